@@ -1,0 +1,87 @@
+// execute: run a plan on tensors. The caller owns all memory and all threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rowmax/plan.h"
+#include "rowmax/status.h"
+#include "rowmax/tensor.h"
+
+namespace rowmax {
+
+// Runs fn(arg, w) once for every w in [0, workers), concurrently if it can, and returns when all
+// have returned. Must be callable from any thread.
+using ParallelFor = void (*)(void* context, int workers, void (*fn)(void* arg, int worker),
+                             void* arg);
+
+struct ExecuteOptions {
+  int threads = 0;                    // 0: the OpenMP default. Results never depend on it.
+  ParallelFor parallel_for = nullptr;  // null: OpenMP (plain threads in a forked child)
+  void* parallel_context = nullptr;
+};
+
+// Lengths and page tables. int32 or int64 where not said otherwise; read on the host.
+struct LengthTensors {
+  ConstTensorView cu_seqlens_q;  // (B + 1)
+  ConstTensorView cu_seqlens_k;  // (B + 1)
+  ConstTensorView seqused_q;     // (B)
+  ConstTensorView seqused_k;     // (B)
+  ConstTensorView block_table;   // (B, max_pages), int32
+};
+
+// Operands of the score.
+struct ScoreTensors {
+  ConstTensorView mask;        // broadcastable to (B, Hq, Sq, Sk), bool
+  ConstTensorView bias;        // broadcastable to (B, Hq, Sq, Sk), floating
+  ConstTensorView slopes;      // ALiBi: (Hq) or (B, Hq), fp32
+  ConstTensorView documents_q;  // (B, Sq) or (total_q), int32
+  ConstTensorView documents_k;  // (B, Sk) or (total_k), int32
+  ConstTensorView sinks;       // (Hq), fp32
+};
+
+// State of the dropout generator. When `device_state` is not null it is read at execution and wins:
+// two 64-bit words, seed then offset. Row and column bases place a rank's or a chunk's elements.
+struct DropoutState {
+  uint64_t seed = 0;
+  uint64_t offset = 0;
+  const uint64_t* device_state = nullptr;
+  int64_t row_base = 0;
+  int64_t col_base = 0;
+};
+
+// Gradients: dO and dLSE come in, the others go out; absent outputs are not computed.
+struct GradientTensors {
+  ConstTensorView dout;  // as out
+  ConstTensorView dlse;  // as lse
+  TensorView dq;         // as q
+  TensorView dk;         // as k
+  TensorView dv;         // as v
+  TensorView dbias;      // sizes as bias, any floating type
+  TensorView dsinks;     // (Hq), fp32
+  TensorView dslopes;    // as slopes, fp32
+};
+
+// Shapes: q (B, Sq, Hq, D) or (total_q, Hq, D); k, v (B, Sk, Hkv, D|Dv), (total_k, Hkv, D|Dv) or
+// (pages, page_size, Hkv, D|Dv); out (B, Sq, Hq, Dv) or (total_q, Hq, Dv);
+// lse (B, Hq, Sq) or (Hq, total_q), fp32, natural logarithm. Forward writes out and lse; backward
+// reads them.
+struct AttentionTensors {
+  ConstTensorView q;
+  ConstTensorView k;
+  ConstTensorView v;
+  TensorView out;
+  TensorView lse;
+  LengthTensors lengths;
+  ScoreTensors score;
+  DropoutState dropout;
+  GradientTensors grad;
+};
+
+// Checks every tensor against the plan's problem (sizes, types, strides, alignment, lengths), then
+// computes. Nothing is written after an error. `workspace`: plan.workspace_bytes(threads) bytes,
+// 64-byte aligned, one per concurrent call. Thread-safe.
+Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
+               size_t workspace_bytes, const ExecuteOptions& options = {});
+
+}  // namespace rowmax

@@ -1,0 +1,67 @@
+// Plan: an immutable, printable answer to "how is this problem computed on this device".
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rowmax/problem.h"
+#include "rowmax/status.h"
+
+namespace rowmax {
+
+// A device as the planner sees it. For CPUs: the instruction set and the cache hierarchy.
+struct DeviceInfo {
+  std::string kind = "cpu";
+  std::string name;          // model name, for display only
+  std::string isa;           // highest instruction set in use: "portable", "avx2"
+  int64_t l1_bytes = 0;      // data cache of one core
+  int64_t l2_bytes = 0;      // of one core
+  int64_t l3_bytes = 0;      // shared
+  int cores = 1;
+};
+
+// The machine this process runs on. ROWMAX_MAX_ISA=portable|avx2 lowers `isa`.
+DeviceInfo host_device();
+
+struct PlanOptions {
+  std::string force_kernel;    // exact name of the main kernel; also ROWMAX_FORCE_KERNEL
+  int64_t max_workspace = 0;   // bytes for the thread count below; 0: no limit
+  int threads = 0;             // only for `max_workspace`; results never depend on it
+};
+
+namespace detail {
+struct PlanData;
+}
+
+// A value: copies share immutable data. Compares by content.
+class Plan {
+ public:
+  Plan() = default;
+  explicit Plan(std::shared_ptr<const detail::PlanData> data) : data_(std::move(data)) {}
+
+  bool empty() const { return data_ == nullptr; }
+  const AttentionProblem& problem() const;
+  const std::string& kernel() const;  // name of the main kernel
+  std::vector<std::string> steps() const;
+  // Bytes of workspace that execute needs when it runs with this many threads (0: the default
+  // thread count). The workspace must be aligned to 64 bytes; its contents do not matter.
+  size_t workspace_bytes(int threads = 0) const;
+  friend bool operator==(const Plan& a, const Plan& b);
+
+  const detail::PlanData& data() const { return *data_; }
+
+ private:
+  std::shared_ptr<const detail::PlanData> data_;
+};
+
+// Chooses kernels, schedule and workspace. A pure function of its arguments (and the environment
+// variables named above). Fails with kUnsupported and every kernel's reason when none serves it.
+Result<Plan> make_plan(const AttentionProblem& problem, const DeviceInfo& device = host_device(),
+                       const PlanOptions& options = {});
+
+// What was chosen and why: kernel, tiles, splits, FLOPs, bytes, workspace, declined kernels.
+std::string explain(const Plan& plan);
+
+}  // namespace rowmax

@@ -1,0 +1,99 @@
+// Kernel entries: one per row of an instances.def. The planner sees configs and `supports`; a
+// backend runs `run`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernel_api/args.h"
+#include "rowmax/plan.h"
+#include "rowmax/problem.h"
+#include "rowmax/status.h"
+
+namespace rowmax {
+
+// What a kernel does inside a plan.
+enum class StepKind : int {
+  kForward = 0,   // O and LSE, or partial states when the schedule has splits
+  kDecode,        // the same for few query rows: keys split, K and V read once
+  kCombine,       // partial states -> O and LSE
+  kRowStats,      // backward: delta - dLSE and LSE in log2 units for every row; dsink partials
+  kBackward,      // dQ (or its partials), dK, dV, dslope partials
+  kBiasGradient,  // dbias, summed over broadcast axes
+  kReduce,        // partial dQ, dsinks, dslopes -> outputs, in a fixed order
+};
+
+enum class Isa : int { kPortable = 0, kAvx2 = 1 };
+const char* to_string(Isa isa);
+
+enum class Compute : int { kF32 = 0, kF64 = 1 };
+
+// Plain constexpr data of one row.
+struct KernelConfig {
+  const char* name = "";
+  StepKind step = StepKind::kForward;
+  Isa isa = Isa::kPortable;
+  Compute compute = Compute::kF32;
+  int tile_q = 0;    // query rows of a work item (rows of a (head, position) fold)
+  int tile_k = 0;    // keys of an outer block
+  int max_rows = 0;  // decode: largest G * Sq served; 0: any
+};
+
+// What the planner decided for one step. Depends on sizes and tiles only, never on threads.
+struct Schedule {
+  int64_t tile_q = 0;     // query rows of a work item
+  int64_t tile_k = 0;     // keys of an outer block
+  int64_t splits = 1;     // forward, decode: upper bound of key ranges merged by the state operator;
+                          // backward: key chunks of one (batch, kv head)
+  int64_t split_len = 0;  // keys of a range (a multiple of tile_k); 0 when splits == 1
+  int64_t items = 0;      // upper bound of work items
+};
+
+// Named parts of the shared workspace.
+enum class Region : int {
+  kPartialStates = 0,  // forward, decode with splits: see partial_state_layout()
+  kRowStats,           // backward: delta - dLSE, then LSE * log2(e); each (B * Hq * rows)
+  kDqPartials,         // backward with several chunks: (splits, rows, Hq, D) of the compute type
+  kSinkPartials,       // dsink partials, fp64
+  kSlopePartials,      // dslope partials, fp64
+};
+inline constexpr int kRegionCount = 5;
+
+// One step as run by every worker: items are taken from the shared counter until none is left.
+struct KernelLaunch {
+  const AttentionArgs* args = nullptr;
+  const KernelConfig* config = nullptr;
+  Schedule schedule;
+  char* regions[kRegionCount] = {};
+  char* thread_scratch = nullptr;  // of worker 0, 64-byte aligned
+  size_t thread_stride = 0;        // bytes between the scratches of two workers
+  int64_t* next_item = nullptr;    // zero before the step; fetch-add
+  int workers = 1;
+};
+
+struct KernelEntry {
+  KernelConfig config;
+  // OK, or kUnsupported with the reason this kernel declines the problem.
+  Status (*supports)(const AttentionProblem& problem, const KernelConfig& config) = nullptr;
+  // Bytes of scratch one worker needs; a pure function shared with the kernel's own carving.
+  size_t (*thread_bytes)(const AttentionProblem& problem, const KernelConfig& config,
+                         const Schedule& schedule) = nullptr;
+  void (*run)(const KernelLaunch& launch, int worker) = nullptr;
+};
+
+// A backend as the planner and the api see it.
+struct Backend {
+  const char* name = "";
+  bool forced_only = false;  // never chosen unless its kernel is forced by name
+  std::span<const KernelEntry> kernels;
+};
+
+// Number of query rows over the batch: B * Sq, or total_q for ragged queries.
+int64_t query_rows(const AttentionProblem& problem);
+
+// Bytes of a region for a problem and the schedule of its main step.
+size_t region_bytes(Region region, const AttentionProblem& problem, const Schedule& schedule,
+                    Compute compute);
+
+}  // namespace rowmax
