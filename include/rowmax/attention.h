@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rowmax/export.h"
 #include "rowmax/plan.h"
 #include "rowmax/status.h"
 #include "rowmax/tensor.h"
@@ -81,7 +82,7 @@ struct AttentionTensors {
 // Checks every tensor against the plan's problem (sizes, types, strides, alignment, lengths), then
 // computes. Nothing is written after an error. `workspace`: plan.workspace_bytes(threads) bytes,
 // 64-byte aligned, one per concurrent call. Thread-safe.
-Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
+ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
                size_t workspace_bytes, const ExecuteOptions& options = {});
 
 }  // namespace rowmax

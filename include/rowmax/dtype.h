@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "rowmax/export.h"
 #include "rowmax/status.h"
 
 namespace rowmax {
@@ -60,7 +61,7 @@ constexpr double epsilon_of(DType dtype) {
 }
 
 // "f64", "f32", "bf16", "f16", "bool", "i32", "i64".
-const char* to_string(DType dtype);
-Result<DType> parse_dtype(std::string_view text);
+ROWMAX_API const char* to_string(DType dtype);
+ROWMAX_API Result<DType> parse_dtype(std::string_view text);
 
 }  // namespace rowmax

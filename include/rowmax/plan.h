@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "rowmax/export.h"
 #include "rowmax/problem.h"
 #include "rowmax/status.h"
 
@@ -23,7 +24,7 @@ struct DeviceInfo {
 };
 
 // The machine this process runs on. ROWMAX_MAX_ISA=portable|avx2 lowers `isa`.
-DeviceInfo host_device();
+ROWMAX_API DeviceInfo host_device();
 
 struct PlanOptions {
   std::string force_kernel;    // exact name of the main kernel; also ROWMAX_FORCE_KERNEL
@@ -36,7 +37,7 @@ struct PlanData;
 }
 
 // A value: copies share immutable data. Compares by content.
-class Plan {
+class ROWMAX_API Plan {
  public:
   Plan() = default;
   explicit Plan(std::shared_ptr<const detail::PlanData> data) : data_(std::move(data)) {}
@@ -48,7 +49,7 @@ class Plan {
   // Bytes of workspace that execute needs when it runs with this many threads (0: the default
   // thread count). The workspace must be aligned to 64 bytes; its contents do not matter.
   size_t workspace_bytes(int threads = 0) const;
-  friend bool operator==(const Plan& a, const Plan& b);
+  friend ROWMAX_API bool operator==(const Plan& a, const Plan& b);
 
   const detail::PlanData& data() const { return *data_; }
 
@@ -58,10 +59,10 @@ class Plan {
 
 // Chooses kernels, schedule and workspace. A pure function of its arguments (and the environment
 // variables named above). Fails with kUnsupported and every kernel's reason when none serves it.
-Result<Plan> make_plan(const AttentionProblem& problem, const DeviceInfo& device = host_device(),
+ROWMAX_API Result<Plan> make_plan(const AttentionProblem& problem, const DeviceInfo& device = host_device(),
                        const PlanOptions& options = {});
 
 // What was chosen and why: kernel, tiles, splits, FLOPs, bytes, workspace, declined kernels.
-std::string explain(const Plan& plan);
+ROWMAX_API std::string explain(const Plan& plan);
 
 }  // namespace rowmax

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "rowmax/dtype.h"
+#include "rowmax/export.h"
 #include "rowmax/status.h"
 
 namespace rowmax {
@@ -54,7 +55,7 @@ struct Band {
 };
 
 // The band whose visible set is the intersection of both (the tighter bound at each end).
-Band intersect(const Band& a, const Band& b);
+ROWMAX_API Band intersect(const Band& a, const Band& b);
 
 // Where the rows of a side live.
 enum class Source : int {
@@ -141,16 +142,16 @@ struct AttentionProblem {
   friend bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
 
   // scale, or its default 1 / sqrt(head_dim).
-  double effective_scale() const;
+  ROWMAX_API double effective_scale() const;
 };
 
 // OK, or the first broken rule with the argument's name, its value and what is accepted.
-Status validate(const AttentionProblem& problem);
+ROWMAX_API Status validate(const AttentionProblem& problem);
 
 // The text form, one word per fact, e.g. "forward bf16 b2 hq8 hkv2 sq113 sk203 d128 causal".
 // Grammar: docs/testing.md. parse(to_string(p)) == p for every valid problem.
-std::string to_string(const AttentionProblem& problem);
-Result<AttentionProblem> parse_problem(std::string_view text);
+ROWMAX_API std::string to_string(const AttentionProblem& problem);
+ROWMAX_API Result<AttentionProblem> parse_problem(std::string_view text);
 
 // Exact work of a problem whose sequences all have the given upper-bound lengths.
 struct WorkCount {
@@ -158,6 +159,6 @@ struct WorkCount {
   double flops = 0.0;         // forward 2 (D + Dv) a pair, backward 2 (3 D + 2 Dv) a pair
   double bytes = 0.0;         // inputs read once and outputs written once
 };
-WorkCount count_work(const AttentionProblem& problem);
+ROWMAX_API WorkCount count_work(const AttentionProblem& problem);
 
 }  // namespace rowmax

@@ -2,6 +2,7 @@
 // Source: docs/architecture.md ("One idea"); online softmax as an associative operator.
 #pragma once
 
+#include "rowmax/export.h"
 #include "rowmax/status.h"
 #include "rowmax/tensor.h"
 
@@ -23,16 +24,16 @@ struct AttentionState {
 // into := parts[0] + ... + parts[count - 1], folded left to right. `into` may be one of the parts.
 // Stable for any finite or -inf statistics; merging with an empty state returns the other bit for
 // bit; empty with empty is empty. Sinks never enter here.
-Status merge(const AttentionState* parts, int count, const AttentionState& into);
+ROWMAX_API Status merge(const AttentionState* parts, int count, const AttentionState& into);
 
 // Reads a normalised output and its LSE as a state: m = lse, l = 1, o = out (l = 0 where lse is
 // -inf). A finalised LSE that contains a sink must not come back this way.
-Status state_from_output(const float* out, int64_t out_stride, const float* lse,
+ROWMAX_API Status state_from_output(const float* out, int64_t out_stride, const float* lse,
                          const AttentionState& into);
 
 // out = o / (l + exp(sink - m)), lse = m + log(l + exp(sink - m)); `sinks` has one logit per row or
 // is null. Empty rows: out = 0, lse = -inf or the sink. `lse` may be null; out may alias state.o.
-Status finalize(const AttentionState& state, const float* sinks, float* out, int64_t out_stride,
+ROWMAX_API Status finalize(const AttentionState& state, const float* sinks, float* out, int64_t out_stride,
                 float* lse);
 
 }  // namespace rowmax

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "rowmax/export.h"
+
 namespace rowmax {
 
 enum class StatusCode : int {
@@ -18,7 +20,7 @@ enum class StatusCode : int {
 };
 
 // Name of a code, as printed in messages: "invalid argument", "unsupported", ...
-const char* to_string(StatusCode code);
+ROWMAX_API const char* to_string(StatusCode code);
 
 // Outcome of a call: a code, and for failures a message that names the argument, its value and
 // what would be accepted.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "rowmax/export.h"
 #include "rowmax/dtype.h"
 
 namespace rowmax {
@@ -45,10 +46,10 @@ struct TensorView {
 };
 
 // A row-major view of `data` with the given sizes, outermost first (at most kMaxRank of them).
-TensorView contiguous(void* data, DType dtype, std::initializer_list<int64_t> sizes);
-ConstTensorView contiguous(const void* data, DType dtype, std::initializer_list<int64_t> sizes);
+ROWMAX_API TensorView contiguous(void* data, DType dtype, std::initializer_list<int64_t> sizes);
+ROWMAX_API ConstTensorView contiguous(const void* data, DType dtype, std::initializer_list<int64_t> sizes);
 
 // Number of elements. Saturates at INT64_MAX.
-int64_t element_count(const ConstTensorView& view);
+ROWMAX_API int64_t element_count(const ConstTensorView& view);
 
 }  // namespace rowmax
