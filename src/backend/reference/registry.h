@@ -8,4 +8,9 @@ namespace rowmax::reference {
 
 const Backend& backend();
 
+// The two kernels' `run`. Forward needs schedule.splits == 1; backward does the whole pass: dQ, dK,
+// dV, dbias, dsinks, dslopes.
+void run_forward(const KernelLaunch& launch, int worker);
+void run_backward(const KernelLaunch& launch, int worker);
+
 }  // namespace rowmax::reference
