@@ -17,7 +17,7 @@ using ParallelFor = void (*)(void* context, int workers, void (*fn)(void* arg, i
                              void* arg);
 
 struct ExecuteOptions {
-  int threads = 0;                    // 0: the OpenMP default. Results never depend on it.
+  int threads = 0;                     // 0: the OpenMP default. Results never depend on it.
   ParallelFor parallel_for = nullptr;  // null: OpenMP (plain threads in a forked child)
   void* parallel_context = nullptr;
 };
@@ -33,12 +33,12 @@ struct LengthTensors {
 
 // Operands of the score.
 struct ScoreTensors {
-  ConstTensorView mask;        // broadcastable to (B, Hq, Sq, Sk), bool
-  ConstTensorView bias;        // broadcastable to (B, Hq, Sq, Sk), floating
-  ConstTensorView slopes;      // ALiBi: (Hq) or (B, Hq), fp32
+  ConstTensorView mask;         // broadcastable to (B, Hq, Sq, Sk), bool
+  ConstTensorView bias;         // broadcastable to (B, Hq, Sq, Sk), floating
+  ConstTensorView slopes;       // ALiBi: (Hq) or (B, Hq), fp32
   ConstTensorView documents_q;  // (B, Sq) or (total_q), int32
   ConstTensorView documents_k;  // (B, Sk) or (total_k), int32
-  ConstTensorView sinks;       // (Hq), fp32
+  ConstTensorView sinks;        // (Hq), fp32
 };
 
 // State of the dropout generator. When `device_state` is not null it is read at execution and wins:
@@ -83,6 +83,6 @@ struct AttentionTensors {
 // computes. Nothing is written after an error. `workspace`: plan.workspace_bytes(threads) bytes,
 // 64-byte aligned, one per concurrent call. Thread-safe.
 ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
-               size_t workspace_bytes, const ExecuteOptions& options = {});
+                          size_t workspace_bytes, const ExecuteOptions& options = {});
 
 }  // namespace rowmax

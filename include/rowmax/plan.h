@@ -15,11 +15,11 @@ namespace rowmax {
 // A device as the planner sees it. For CPUs: the instruction set and the cache hierarchy.
 struct DeviceInfo {
   std::string kind = "cpu";
-  std::string name;          // model name, for display only
-  std::string isa;           // highest instruction set in use: "portable", "avx2"
-  int64_t l1_bytes = 0;      // data cache of one core
-  int64_t l2_bytes = 0;      // of one core
-  int64_t l3_bytes = 0;      // shared
+  std::string name;      // model name, for display only
+  std::string isa;       // highest instruction set in use: "portable", "avx2"
+  int64_t l1_bytes = 0;  // data cache of one core
+  int64_t l2_bytes = 0;  // of one core
+  int64_t l3_bytes = 0;  // shared
   int cores = 1;
 };
 
@@ -27,9 +27,9 @@ struct DeviceInfo {
 ROWMAX_API DeviceInfo host_device();
 
 struct PlanOptions {
-  std::string force_kernel;    // exact name of the main kernel; also ROWMAX_FORCE_KERNEL
-  int64_t max_workspace = 0;   // bytes for the thread count below; 0: no limit
-  int threads = 0;             // only for `max_workspace`; results never depend on it
+  std::string force_kernel;   // exact name of the main kernel; also ROWMAX_FORCE_KERNEL
+  int64_t max_workspace = 0;  // bytes for the thread count below; 0: no limit
+  int threads = 0;            // only for `max_workspace`; results never depend on it
 };
 
 namespace detail {
@@ -59,8 +59,9 @@ class ROWMAX_API Plan {
 
 // Chooses kernels, schedule and workspace. A pure function of its arguments (and the environment
 // variables named above). Fails with kUnsupported and every kernel's reason when none serves it.
-ROWMAX_API Result<Plan> make_plan(const AttentionProblem& problem, const DeviceInfo& device = host_device(),
-                       const PlanOptions& options = {});
+ROWMAX_API Result<Plan> make_plan(const AttentionProblem& problem,
+                                  const DeviceInfo& device = host_device(),
+                                  const PlanOptions& options = {});
 
 // What was chosen and why: kernel, tiles, splits, FLOPs, bytes, workspace, declined kernels.
 ROWMAX_API std::string explain(const Plan& plan);

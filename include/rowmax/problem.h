@@ -80,11 +80,11 @@ struct Sizes {
 struct Storage {
   Source query = Source::kDense;
   Source key = Source::kDense;
-  int64_t total_q = 0;    // rows of a ragged query tensor, the tail past cu_seqlens[B] included
-  int64_t total_k = 0;    // rows of ragged key and value tensors
-  int64_t page_size = 0;  // paged keys: slots of a page, >= 1
-  int64_t num_pages = 0;  // paged keys: pages in the pool
-  int64_t max_pages = 0;  // paged keys: columns of the block table
+  int64_t total_q = 0;     // rows of a ragged query tensor, the tail past cu_seqlens[B] included
+  int64_t total_k = 0;     // rows of ragged key and value tensors
+  int64_t page_size = 0;   // paged keys: slots of a page, >= 1
+  int64_t num_pages = 0;   // paged keys: pages in the pool
+  int64_t max_pages = 0;   // paged keys: columns of the block table
   bool seqused_q = false;  // a (B) tensor of used query lengths is given
   bool seqused_k = false;  // a (B) tensor of used key lengths is given; needed for paged keys
   friend bool operator==(const Storage&, const Storage&) = default;

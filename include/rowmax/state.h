@@ -29,11 +29,11 @@ ROWMAX_API Status merge(const AttentionState* parts, int count, const AttentionS
 // Reads a normalised output and its LSE as a state: m = lse, l = 1, o = out (l = 0 where lse is
 // -inf). A finalised LSE that contains a sink must not come back this way.
 ROWMAX_API Status state_from_output(const float* out, int64_t out_stride, const float* lse,
-                         const AttentionState& into);
+                                    const AttentionState& into);
 
 // out = o / (l + exp(sink - m)), lse = m + log(l + exp(sink - m)); `sinks` has one logit per row or
 // is null. Empty rows: out = 0, lse = -inf or the sink. `lse` may be null; out may alias state.o.
-ROWMAX_API Status finalize(const AttentionState& state, const float* sinks, float* out, int64_t out_stride,
-                float* lse);
+ROWMAX_API Status finalize(const AttentionState& state, const float* sinks, float* out,
+                           int64_t out_stride, float* lse);
 
 }  // namespace rowmax

@@ -51,8 +51,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT(runtime/explicit)
-  Result(Status status) : status_(std::move(status)) {}    // NOLINT(runtime/explicit)
+  Result(T value) : value_(std::move(value)) {}          // NOLINT(runtime/explicit)
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT(runtime/explicit)
 
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }

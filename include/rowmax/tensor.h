@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "rowmax/export.h"
 #include "rowmax/dtype.h"
+#include "rowmax/export.h"
 
 namespace rowmax {
 
@@ -47,7 +47,8 @@ struct TensorView {
 
 // A row-major view of `data` with the given sizes, outermost first (at most kMaxRank of them).
 ROWMAX_API TensorView contiguous(void* data, DType dtype, std::initializer_list<int64_t> sizes);
-ROWMAX_API ConstTensorView contiguous(const void* data, DType dtype, std::initializer_list<int64_t> sizes);
+ROWMAX_API ConstTensorView contiguous(const void* data, DType dtype,
+                                      std::initializer_list<int64_t> sizes);
 
 // Number of elements. Saturates at INT64_MAX.
 ROWMAX_API int64_t element_count(const ConstTensorView& view);

@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "api/bind.h"
+#include "api/threads.h"
+#include "kernel_api/plan_data.h"
+#include "rowmax/attention.h"
+
+namespace rowmax {
+namespace {
+
+constexpr size_t kWorkspaceAlignment = 64;
+
+struct Memory {
+  char* workspace = nullptr;
+  size_t bytes = 0;
+};
+
+Status check_workspace(const detail::PlanData& data, int threads, const Memory& memory) {
+  size_t needed = 0;
+  if (__builtin_mul_overflow(data.thread_stride, static_cast<size_t>(threads), &needed) ||
+      __builtin_add_overflow(needed, data.shared_bytes, &needed)) {
+    return {StatusCode::kOutOfMemory,
+            fmt::format("threads: {} threads of {} bytes exceed the address space", threads,
+                        data.thread_stride)};
+  }
+  if (needed == 0) {
+    return {};
+  }
+  if (memory.workspace == nullptr) {
+    return {StatusCode::kOutOfMemory,
+            fmt::format("workspace: null; accepted: {} bytes for {} threads", needed, threads)};
+  }
+  if (memory.bytes < needed) {
+    return {StatusCode::kOutOfMemory,
+            fmt::format("workspace_bytes: is {}; accepted: at least {} for {} threads",
+                        memory.bytes, needed, threads)};
+  }
+  const uintptr_t address = reinterpret_cast<uintptr_t>(memory.workspace);
+  if (address % kWorkspaceAlignment != 0) {
+    return Status::invalid(fmt::format(
+        "workspace: address {:#x} is not a multiple of {} bytes; accepted: {} bytes at "
+        "a multiple of {}",
+        static_cast<uint64_t>(address), kWorkspaceAlignment, needed, kWorkspaceAlignment));
+  }
+  return {};
+}
+
+// One step in flight. `finished` is how an executor that drops workers is found out.
+struct StepRun {
+  const KernelEntry* kernel = nullptr;
+  KernelLaunch launch;
+  std::atomic<int> finished{0};
+};
+
+void run_step_worker(void* arg, int worker) {
+  StepRun& run = *static_cast<StepRun*>(arg);
+  run.kernel->run(run.launch, worker);
+  run.finished.fetch_add(1);
+}
+
+Status run_step(const detail::PlanStep& step, const KernelLaunch& base, int threads,
+                const ExecuteOptions& options) {
+  alignas(64) int64_t next_item = 0;  // on a line of its own: every worker adds to it
+  StepRun run;
+  run.kernel = step.kernel;
+  run.launch = base;
+  run.launch.config = &step.kernel->config;
+  run.launch.schedule = step.schedule;
+  run.launch.next_item = &next_item;
+  run.launch.workers = static_cast<int>(std::min<int64_t>(threads, step.schedule.items));
+  const int workers = run.launch.workers;
+  if (options.parallel_for != nullptr && workers > 1) {
+    options.parallel_for(options.parallel_context, workers, run_step_worker, &run);
+  } else {
+    run_workers(workers, run_step_worker, &run);
+  }
+  const int finished = run.finished.load();
+  if (finished != workers) {
+    return Status::invalid(
+        fmt::format("parallel_for: ran {} workers; accepted: an executor that runs each of {} "
+                    "workers once; the outputs are incomplete",
+                    finished, workers));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
+               size_t workspace_bytes, const ExecuteOptions& options) {
+  if (plan.empty()) {
+    return Status::invalid("plan: empty; accepted: a plan of make_plan");
+  }
+  if (options.threads < 0) {
+    return Status::invalid(
+        fmt::format("threads: is {}; accepted: 0 (the default) or more", options.threads));
+  }
+  const detail::PlanData& data = plan.data();
+  const int threads = options.threads > 0 ? options.threads : default_threads();
+  const Memory memory = {static_cast<char*>(workspace), workspace_bytes};
+  if (Status status = check_workspace(data, threads, memory); !status.ok()) {
+    return status;
+  }
+  const Result<AttentionArgs> args = bind_arguments(data.problem, tensors);
+  if (!args.ok()) {
+    return args.status();
+  }
+  KernelLaunch launch;
+  launch.args = &args.value();
+  for (int region = 0; region < kRegionCount; ++region) {
+    launch.regions[region] =
+        data.region_size[region] > 0 ? memory.workspace + data.region_offset[region] : nullptr;
+  }
+  launch.thread_scratch = data.thread_stride > 0 ? memory.workspace + data.shared_bytes : nullptr;
+  launch.thread_stride = data.thread_stride;
+  for (const detail::PlanStep& step : data.steps) {
+    if (step.schedule.items <= 0) {
+      continue;
+    }
+    if (Status status = run_step(step, launch, threads, options); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace rowmax
