@@ -26,6 +26,11 @@ struct StoredBF16 {
   static ROWMAX_INLINE double get(const T* p) { return bf16_to_float(*p); }
   static ROWMAX_INLINE void put(T* p, double x) { *p = float_to_bf16(static_cast<float>(x)); }
 };
+// A boolean mask as an addend: 0 where true, -inf where false.
+struct StoredMask {
+  using T = uint8_t;
+  static ROWMAX_INLINE double get(const T* p) { return *p != 0 ? 0.0 : -__builtin_inf(); }
+};
 struct StoredF16 {
   using T = uint16_t;
   static ROWMAX_INLINE double get(const T* p) { return f16_to_float(*p); }
@@ -37,18 +42,36 @@ inline constexpr bool kSame = false;
 template <class A>
 inline constexpr bool kSame<A, A> = true;
 
+// Conversion by value; a finite value beyond fp32's range becomes the largest fp32 value, so that a
+// huge finite bias stays finite (a finite value never hides a key).
+template <class E>
+ROWMAX_INLINE E to_element(double x) {
+  if constexpr (sizeof(E) == 4) {
+    constexpr double kLargest = 3.4028234663852886e38;
+    if (x > kLargest && x < __builtin_inf()) {
+      return static_cast<E>(kLargest);
+    }
+    if (x < -kLargest && x > -__builtin_inf()) {
+      return static_cast<E>(-kLargest);
+    }
+  }
+  return static_cast<E>(x);
+}
+
 template <class V, class S>
 ROWMAX_INLINE typename V::R load_vector(const typename S::T* p) {
   if constexpr (kSame<S, StoredBF16>) {
     return V::load_bf16(p);
   } else if constexpr (kSame<S, StoredF16>) {
     return V::load_f16(p);
+  } else if constexpr (kSame<S, StoredMask>) {
+    return V::load_mask(p);
   } else if constexpr (kSame<typename S::T, typename V::E>) {
     return V::load(p);
   } else {
     typename V::E lanes[V::W];
     for (int i = 0; i < V::W; ++i) {
-      lanes[i] = static_cast<typename V::E>(p[i]);
+      lanes[i] = to_element<typename V::E>(static_cast<double>(p[i]));
     }
     return V::load(lanes);
   }
@@ -128,7 +151,7 @@ ROWMAX_NOINLINE inline bool pack_transposed_as(const typename S::T* src, int64_t
       for (int u = 0; u < W; ++u) {
         E x = 0;
         if (i + u < rows && d < steps) {
-          x = static_cast<E>(S::get(src + (i + u) * ld + d));
+          x = to_element<E>(S::get(src + (i + u) * ld + d));
           finite_tail += x * E(0);
         }
         out[d * lanes + i + u] = x * scale;
@@ -181,7 +204,7 @@ ROWMAX_NOINLINE inline void pack_columns_as(const Columns<V>& columns, const typ
       for (int64_t j = 0; j < rows; ++j, o += width) {
         for (int64_t x = 0; x < width; ++x) {
           o[x] = begin + x < columns.width
-                     ? static_cast<E>(S::get(src + j * ld + begin + x)) * scale
+                     ? to_element<E>(S::get(src + j * ld + begin + x)) * scale
                      : E(0);
         }
       }
@@ -227,7 +250,7 @@ ROWMAX_NOINLINE inline void pack_rows(const void* src, DType dtype, int64_t ld, 
         V::store(out + d, load_vector<V, S>(from + d));
       }
       for (; d < padded; ++d) {
-        out[d] = d < width ? static_cast<E>(S::get(from + d)) : E(0);
+        out[d] = d < width ? to_element<E>(S::get(from + d)) : E(0);
       }
     }
   });

@@ -68,6 +68,12 @@ struct F32 {
   static ROWMAX_INLINE R load_f16(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  // Bytes of a boolean mask as an addend: 0 where true, -inf where false.
+  static ROWMAX_INLINE R load_mask(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m256i hidden = _mm256_cmpeq_epi32(wide, _mm256_setzero_si256());
+    return _mm256_and_ps(_mm256_castsi256_ps(hidden), _mm256_set1_ps(-__builtin_inff()));
+  }
   // Round to nearest even; NaN stays a quiet NaN.
   static ROWMAX_INLINE void store_bf16(uint16_t* p, R a) {
     const __m256i bits = _mm256_castps_si256(a);

@@ -101,6 +101,13 @@ struct Vec {
     }
     return r;
   }
+  static ROWMAX_INLINE R load_mask(const uint8_t* p) {
+    R r;
+    for (int i = 0; i < W; ++i) {
+      r[i] = p[i] != 0 ? E(0) : -E(__builtin_inf());
+    }
+    return r;
+  }
   static ROWMAX_INLINE void store_bf16(uint16_t* p, R a) {
     for (int i = 0; i < W; ++i) {
       p[i] = float_to_bf16(static_cast<float>(a[i]));
