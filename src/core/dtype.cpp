@@ -2,7 +2,7 @@
 
 namespace rowmax {
 namespace {
-constexpr DType kAll[] = {DType::kF64, DType::kF32, DType::kBF16, DType::kF16,
+constexpr DType kAll[] = {DType::kF64,  DType::kF32, DType::kBF16, DType::kF16,
                           DType::kBool, DType::kI32, DType::kI64};
 }
 

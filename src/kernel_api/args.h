@@ -97,7 +97,7 @@ struct ScoreArgs {
 
 struct GradientArgs {
   TensorArg dout;
-  RowArg dlse;  // null data: zero
+  RowArg dlse;   // null data: zero
   TensorArg dq;  // null data: not wanted
   TensorArg dk;
   TensorArg dv;
@@ -156,13 +156,15 @@ ROWMAX_FORCE_INLINE SequenceExtent sequence_extent(const AttentionArgs& args, in
   e.q_len = args.shape.seqlen_q;
   if (s.cu_q.data != nullptr) {
     e.q_begin = detail::clamp(read_index(s.cu_q, b), 0, s.total_q);
-    const int64_t length = detail::clamp(read_index(s.cu_q, b + 1), e.q_begin, s.total_q) - e.q_begin;
+    const int64_t length =
+        detail::clamp(read_index(s.cu_q, b + 1), e.q_begin, s.total_q) - e.q_begin;
     e.q_len = detail::clamp(length, 0, args.shape.seqlen_q);
   }
   e.k_len = args.shape.seqlen_k;
   if (s.cu_k.data != nullptr) {
     e.k_begin = detail::clamp(read_index(s.cu_k, b), 0, s.total_k);
-    const int64_t length = detail::clamp(read_index(s.cu_k, b + 1), e.k_begin, s.total_k) - e.k_begin;
+    const int64_t length =
+        detail::clamp(read_index(s.cu_k, b + 1), e.k_begin, s.total_k) - e.k_begin;
     e.k_len = detail::clamp(length, 0, args.shape.seqlen_k);
   }
   if (s.used_q.data != nullptr) {

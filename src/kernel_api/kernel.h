@@ -42,10 +42,10 @@ struct KernelConfig {
 
 // What the planner decided for one step. Depends on sizes and tiles only, never on threads.
 struct Schedule {
-  int64_t tile_q = 0;     // query rows of a work item
-  int64_t tile_k = 0;     // keys of an outer block
-  int64_t splits = 1;     // forward, decode: upper bound of key ranges merged by the state operator;
-                          // backward: key chunks of one (batch, kv head)
+  int64_t tile_q = 0;  // query rows of a work item
+  int64_t tile_k = 0;  // keys of an outer block
+  int64_t splits = 1;  // forward, decode: upper bound of key ranges merged by the state operator;
+                       // backward: key chunks of one (batch, kv head)
   int64_t split_len = 0;  // keys of a range (a multiple of tile_k); 0 when splits == 1
   int64_t items = 0;      // upper bound of work items
 };

@@ -41,7 +41,8 @@ ROWMAX_FORCE_INLINE int64_t dq_partial_index(int64_t heads_q, int64_t rows, int6
   return (chunk * heads_q + head) * rows + row;
 }
 
-// Region::kSinkPartials: (B, Hq, row chunks) fp64. Region::kSlopePartials: (B, Hq, key chunks) fp64.
+// Region::kSinkPartials: (B, Hq, row chunks) fp64. Region::kSlopePartials: (B, Hq, key chunks)
+// fp64.
 ROWMAX_FORCE_INLINE int64_t per_head_partial_index(int64_t heads_q, int64_t chunks, int64_t b,
                                                    int64_t head, int64_t chunk) {
   return (b * heads_q + head) * chunks + chunk;

@@ -23,14 +23,14 @@ struct PlanData {
   AttentionProblem problem;
   DeviceInfo device;
   std::string backend;
-  std::vector<PlanStep> steps;      // in execution order; the main step first of its kind
-  size_t main_step = 0;             // index of the step whose kernel names the plan
+  std::vector<PlanStep> steps;  // in execution order; the main step first of its kind
+  size_t main_step = 0;         // index of the step whose kernel names the plan
   size_t region_offset[kRegionCount] = {};
   size_t region_size[kRegionCount] = {};
-  size_t shared_bytes = 0;          // all regions, each aligned to 64
-  size_t thread_stride = 0;         // scratch of one worker: the largest of the steps, aligned to 64
+  size_t shared_bytes = 0;   // all regions, each aligned to 64
+  size_t thread_stride = 0;  // scratch of one worker: the largest of the steps, aligned to 64
   std::vector<DeclinedKernel> declined;
-  std::string choice;               // one line: why the main kernel won
+  std::string choice;  // one line: why the main kernel won
 };
 
 }  // namespace rowmax::detail

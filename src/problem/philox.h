@@ -49,8 +49,7 @@ ROWMAX_FORCE_INLINE PhiloxWords dropout_words(const DropoutArgs& d, int64_t bh, 
   const uint32_t gj = static_cast<uint32_t>((j >> 4) * 8 + (j & 7));
   return philox4x32_10(gi, gj, static_cast<uint32_t>(bh), static_cast<uint32_t>(d.offset),
                        static_cast<uint32_t>(d.seed),
-                       static_cast<uint32_t>(d.seed >> 32) ^
-                           static_cast<uint32_t>(d.offset >> 32));
+                       static_cast<uint32_t>(d.seed >> 32) ^ static_cast<uint32_t>(d.offset >> 32));
 }
 
 // Whether element (i, j) of head bh survives. i and j are positions in the sequence, without bases.

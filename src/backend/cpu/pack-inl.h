@@ -121,9 +121,9 @@ ROWMAX_INLINE void* element(void* data, DType dtype, int64_t offset) {
 // packed operand of dot_tile, or a transposed tile of a bias. Lanes past `rows` and steps past
 // `steps` (up to `padded`) are 0. Returns whether every element read is finite.
 template <class V, class S>
-ROWMAX_NOINLINE inline bool pack_transposed_as(const typename S::T* src, int64_t ld, int64_t rows, int64_t steps,
-                               int64_t padded, int64_t lanes, typename V::E scale,
-                               typename V::E* out) {
+ROWMAX_NOINLINE inline bool pack_transposed_as(const typename S::T* src, int64_t ld, int64_t rows,
+                                               int64_t steps, int64_t padded, int64_t lanes,
+                                               typename V::E scale, typename V::E* out) {
   using E = typename V::E;
   constexpr int W = V::W;
   const auto factor = V::set1(scale);
@@ -162,22 +162,24 @@ ROWMAX_NOINLINE inline bool pack_transposed_as(const typename S::T* src, int64_t
 }
 
 template <class V>
-ROWMAX_NOINLINE inline bool pack_transposed(const void* src, DType dtype, int64_t ld, int64_t rows, int64_t steps,
-                            int64_t padded, int64_t lanes, typename V::E scale,
-                            typename V::E* out) {
-  return with_storage(dtype, [&](auto policy) __attribute__((always_inline)) {
-    using S = decltype(policy);
-    return pack_transposed_as<V, S>(static_cast<const typename S::T*>(src), ld, rows, steps, padded,
-                                    lanes, scale, out);
-  });
+ROWMAX_NOINLINE inline bool pack_transposed(const void* src, DType dtype, int64_t ld, int64_t rows,
+                                            int64_t steps, int64_t padded, int64_t lanes,
+                                            typename V::E scale, typename V::E* out) {
+  return with_storage(
+      dtype, [&](auto policy) __attribute__((always_inline)) {
+        using S = decltype(policy);
+        return pack_transposed_as<V, S>(static_cast<const typename S::T*>(src), ld, rows, steps,
+                                        padded, lanes, scale, out);
+      });
 }
 
 // Rows -> column panels [panel][capacity][panel width], times scale, written at rows
 // [row_begin, row_begin + rows) of the panels. Columns past the width are 0.
 template <class V, class S>
-ROWMAX_NOINLINE inline void pack_columns_as(const Columns<V>& columns, const typename S::T* src, int64_t ld,
-                            int64_t rows, int64_t capacity, int64_t row_begin,
-                            typename V::E scale, typename V::E* out) {
+ROWMAX_NOINLINE inline void pack_columns_as(const Columns<V>& columns, const typename S::T* src,
+                                            int64_t ld, int64_t rows, int64_t capacity,
+                                            int64_t row_begin, typename V::E scale,
+                                            typename V::E* out) {
   using E = typename V::E;
   constexpr int W = V::W;
   const auto factor = V::set1(scale);
@@ -203,9 +205,8 @@ ROWMAX_NOINLINE inline void pack_columns_as(const Columns<V>& columns, const typ
     } else {
       for (int64_t j = 0; j < rows; ++j, o += width) {
         for (int64_t x = 0; x < width; ++x) {
-          o[x] = begin + x < columns.width
-                     ? to_element<E>(S::get(src + j * ld + begin + x)) * scale
-                     : E(0);
+          o[x] = begin + x < columns.width ? to_element<E>(S::get(src + j * ld + begin + x)) * scale
+                                           : E(0);
         }
       }
     }
@@ -213,20 +214,22 @@ ROWMAX_NOINLINE inline void pack_columns_as(const Columns<V>& columns, const typ
 }
 
 template <class V>
-ROWMAX_NOINLINE inline void pack_columns(const Columns<V>& columns, const void* src, DType dtype, int64_t ld,
-                         int64_t rows, int64_t capacity, int64_t row_begin, typename V::E scale,
-                         typename V::E* out) {
-  with_storage(dtype, [&](auto policy) __attribute__((always_inline)) {
-    using S = decltype(policy);
-    pack_columns_as<V, S>(columns, static_cast<const typename S::T*>(src), ld, rows, capacity,
-                          row_begin, scale, out);
-  });
+ROWMAX_NOINLINE inline void pack_columns(const Columns<V>& columns, const void* src, DType dtype,
+                                         int64_t ld, int64_t rows, int64_t capacity,
+                                         int64_t row_begin, typename V::E scale,
+                                         typename V::E* out) {
+  with_storage(
+      dtype, [&](auto policy) __attribute__((always_inline)) {
+        using S = decltype(policy);
+        pack_columns_as<V, S>(columns, static_cast<const typename S::T*>(src), ld, rows, capacity,
+                              row_begin, scale, out);
+      });
 }
 
 // Zeroes rows [begin, end) of every column panel.
 template <class V>
-ROWMAX_NOINLINE inline void zero_column_rows(const Columns<V>& columns, int64_t capacity, int64_t begin,
-                             int64_t end, typename V::E* out) {
+ROWMAX_NOINLINE inline void zero_column_rows(const Columns<V>& columns, int64_t capacity,
+                                             int64_t begin, int64_t end, typename V::E* out) {
   for (int p = 0; p < columns.count; ++p) {
     const int64_t width = columns.panels[p].vectors * V::W;
     typename V::E* o = out + columns.panels[p].begin * capacity + begin * width;
@@ -238,40 +241,42 @@ ROWMAX_NOINLINE inline void zero_column_rows(const Columns<V>& columns, int64_t 
 
 // Rows -> rows of `padded` elements (a multiple of W), zero past `width`.
 template <class V>
-ROWMAX_NOINLINE inline void pack_rows(const void* src, DType dtype, int64_t ld, int64_t rows, int64_t width,
-                      int64_t padded, typename V::E* out) {
+ROWMAX_NOINLINE inline void pack_rows(const void* src, DType dtype, int64_t ld, int64_t rows,
+                                      int64_t width, int64_t padded, typename V::E* out) {
   using E = typename V::E;
-  with_storage(dtype, [&](auto policy) __attribute__((always_inline)) {
-    using S = decltype(policy);
-    const auto* from = static_cast<const typename S::T*>(src);
-    for (int64_t j = 0; j < rows; ++j, from += ld, out += padded) {
-      int64_t d = 0;
-      for (; d + V::W <= width; d += V::W) {
-        V::store(out + d, load_vector<V, S>(from + d));
-      }
-      for (; d < padded; ++d) {
-        out[d] = d < width ? to_element<E>(S::get(from + d)) : E(0);
-      }
-    }
-  });
+  with_storage(
+      dtype, [&](auto policy) __attribute__((always_inline)) {
+        using S = decltype(policy);
+        const auto* from = static_cast<const typename S::T*>(src);
+        for (int64_t j = 0; j < rows; ++j, from += ld, out += padded) {
+          int64_t d = 0;
+          for (; d + V::W <= width; d += V::W) {
+            V::store(out + d, load_vector<V, S>(from + d));
+          }
+          for (; d < padded; ++d) {
+            out[d] = d < width ? to_element<E>(S::get(from + d)) : E(0);
+          }
+        }
+      });
 }
 
 // One row of `width` compute values, times scale, to a tensor row.
 template <class V>
-ROWMAX_NOINLINE inline void store_row(const typename V::E* row, int64_t width, typename V::E scale, void* dst,
-                      DType dtype) {
-  with_storage(dtype, [&](auto policy) __attribute__((always_inline)) {
-    using S = decltype(policy);
-    auto* to = static_cast<typename S::T*>(dst);
-    const auto factor = V::set1(scale);
-    int64_t d = 0;
-    for (; d + V::W <= width; d += V::W) {
-      store_vector<V, S>(to + d, V::mul(factor, V::load(row + d)));
-    }
-    for (; d < width; ++d) {
-      S::put(to + d, static_cast<double>(row[d] * scale));
-    }
-  });
+ROWMAX_NOINLINE inline void store_row(const typename V::E* row, int64_t width, typename V::E scale,
+                                      void* dst, DType dtype) {
+  with_storage(
+      dtype, [&](auto policy) __attribute__((always_inline)) {
+        using S = decltype(policy);
+        auto* to = static_cast<typename S::T*>(dst);
+        const auto factor = V::set1(scale);
+        int64_t d = 0;
+        for (; d + V::W <= width; d += V::W) {
+          store_vector<V, S>(to + d, V::mul(factor, V::load(row + d)));
+        }
+        for (; d < width; ++d) {
+          S::put(to + d, static_cast<double>(row[d] * scale));
+        }
+      });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -60,8 +60,7 @@ ROWMAX_NOINLINE inline ScoreModifier<V> make_score_modifier(const AttentionArgs&
   out.cap = capped ? static_cast<E>(score.softcap * kLog2E) : E(0);
   if (score.slopes != nullptr) {
     out.alibi = true;
-    out.slope = static_cast<E>(
-        score.slopes[b * score.slope_batch + h * score.slope_head] * kLog2E);
+    out.slope = static_cast<E>(score.slopes[b * score.slope_batch + h * score.slope_head] * kLog2E);
     out.diagonal = score.band.top_left ? 0 : extent.k_len - extent.q_len;
   }
   if (score.bias.data != nullptr) {
@@ -72,8 +71,8 @@ ROWMAX_NOINLINE inline ScoreModifier<V> make_score_modifier(const AttentionArgs&
     out.bias_col = score.bias.col;
   }
   if (score.mask.data != nullptr) {
-    out.mask = static_cast<const uint8_t*>(score.mask.data) + b * score.mask.batch +
-               h * score.mask.head;
+    out.mask =
+        static_cast<const uint8_t*>(score.mask.data) + b * score.mask.batch + h * score.mask.head;
     out.mask_row = score.mask.row;
     out.mask_col = score.mask.col;
   }
@@ -159,11 +158,12 @@ template <class V>
 ROWMAX_NOINLINE inline void add_bias(const ScoreModifier<V>& modifier, const ScoreTile& tile,
                                      typename V::E* s, typename V::E* scratch) {
   using E = typename V::E;
-  with_storage(modifier.bias_dtype, [&](auto policy) __attribute__((always_inline)) {
-    using S = decltype(policy);
-    transpose_operand<V, S>(static_cast<const typename S::T*>(modifier.bias), modifier.bias_row,
-                            modifier.bias_col, tile, scratch);
-  });
+  with_storage(
+      modifier.bias_dtype, [&](auto policy) __attribute__((always_inline)) {
+        using S = decltype(policy);
+        transpose_operand<V, S>(static_cast<const typename S::T*>(modifier.bias), modifier.bias_row,
+                                modifier.bias_col, tile, scratch);
+      });
   const E largest = sizeof(E) == 4 ? E(3.4028234663852886e38) : E(1.7976931348623157e308);
   const auto hidden = V::set1(-E(__builtin_inf()));
   const auto floor = V::set1(-largest);
@@ -239,11 +239,9 @@ ROWMAX_NOINLINE inline void hide_outside_band(const RowBand& band, const ScoreTi
   for (int64_t j = 0; j < tile.keys; ++j) {
     const int64_t key = tile.key0 + j;
     // Visible iff row + lo <= key <= row + hi, that is key - hi - row0 <= lane <= key - lo - row0.
-    const auto low =
-        V::set1(band.has_hi ? lane_bound<V>(key - band.hi - tile.row0) : E(0));
-    const auto high = band.has_lo
-                          ? V::min(last, V::set1(lane_bound<V>(key - band.lo - tile.row0)))
-                          : last;
+    const auto low = V::set1(band.has_hi ? lane_bound<V>(key - band.hi - tile.row0) : E(0));
+    const auto high =
+        band.has_lo ? V::min(last, V::set1(lane_bound<V>(key - band.lo - tile.row0))) : last;
     bool seen = false;
     for (int64_t l = 0; l < tile.lanes; l += V::W) {
       E* p = s + j * tile.lanes + l;

@@ -2,8 +2,9 @@
 // the sum, the rescale and the masks are vertical and S is held transposed:
 //
 //   dot     S^T[key][query]  = sum_d   K[key][d]        * Qt[d][query]
-//   rank    O[query][d]     += sum_key P^T[key][query]  * V[key][d]       (P^T as written is operand A)
-//   rank_t  dV[key][d]      += sum_q   P^T[key][query]  * dO[query][d]    (the same tile, A by rows)
+//   rank    O[query][d]     += sum_key P^T[key][query]  * V[key][d]       (P^T as written is
+//   operand A) rank_t  dV[key][d]      += sum_q   P^T[key][query]  * dO[query][d]    (the same
+//   tile, A by rows)
 //
 // GCC keeps acc[][] in registers only when every loop over it is unrolled by pragma.
 #pragma once
@@ -32,8 +33,8 @@ inline constexpr double kLn2 = 0.6931471805599453;
 // smallest result is 2^-126. Valid for |m| < kFastReference only; see exp2_checked. U rows are
 // interleaved in program order because the chain of about 40 cycles is longer than the scheduler
 // reaches. Degree 5: relative error 2.2e-7. NaN in s gives NaN or a finite value: not for NaN.
-inline constexpr float kMagic = 12582912.0f;          // 1.5 * 2^23
-inline constexpr float kFastReference = 2097152.0f;   // 2^21
+inline constexpr float kMagic = 12582912.0f;         // 1.5 * 2^23
+inline constexpr float kFastReference = 2097152.0f;  // 2^21
 
 template <class V, int U>
 ROWMAX_INLINE void exp2_reference(const typename V::R (&s)[U], typename V::R M, typename V::R lo,

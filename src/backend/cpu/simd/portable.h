@@ -139,9 +139,7 @@ struct Vec {
   }
 
  private:
-  static ROWMAX_INLINE M sign() {
-    return reinterpret_cast<M>(set1(E(-0.0)));
-  }
+  static ROWMAX_INLINE M sign() { return reinterpret_cast<M>(set1(E(-0.0))); }
 };
 
 using F32 = Vec<float, int32_t>;
