@@ -37,18 +37,18 @@ struct PlanData;
 }
 
 // A value: copies share immutable data. Compares by content.
-class ROWMAX_API Plan {
+class Plan {
  public:
   Plan() = default;
   explicit Plan(std::shared_ptr<const detail::PlanData> data) : data_(std::move(data)) {}
 
   bool empty() const { return data_ == nullptr; }
-  const AttentionProblem& problem() const;
-  const std::string& kernel() const;  // name of the main kernel
-  std::vector<std::string> steps() const;
+  ROWMAX_API const AttentionProblem& problem() const;
+  ROWMAX_API const std::string& kernel() const;  // name of the main kernel
+  ROWMAX_API std::vector<std::string> steps() const;
   // Bytes of workspace that execute needs when it runs with this many threads (0: the default
   // thread count). The workspace must be aligned to 64 bytes; its contents do not matter.
-  size_t workspace_bytes(int threads = 0) const;
+  ROWMAX_API size_t workspace_bytes(int threads = 0) const;
   friend ROWMAX_API bool operator==(const Plan& a, const Plan& b);
 
   const detail::PlanData& data() const { return *data_; }
