@@ -25,6 +25,7 @@ struct PlanData {
   std::string backend;
   std::vector<PlanStep> steps;  // in execution order; the main step first of its kind
   size_t main_step = 0;         // index of the step whose kernel names the plan
+  std::string kernel_name;      // of the main step
   size_t region_offset[kRegionCount] = {};
   size_t region_size[kRegionCount] = {};
   size_t shared_bytes = 0;   // all regions, each aligned to 64

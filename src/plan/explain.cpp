@@ -1,0 +1,101 @@
+// explain: a plan as stable text, one fact a line. Golden files in tests/plan/golden depend on it.
+#include <fmt/format.h>
+
+#include <string>
+
+#include "kernel_api/plan_data.h"
+#include "plan/workspace.h"
+#include "rowmax/plan.h"
+
+namespace rowmax {
+namespace {
+
+constexpr const char* kRegionNames[kRegionCount] = {
+    "partial states", "row statistics", "dQ partials", "dsink partials", "dslope partials"};
+
+// Exact where it is a whole number of the unit, one decimal elsewhere.
+std::string bytes_text(double bytes) {
+  constexpr double kKiB = 1024.0;
+  if (bytes < kKiB) {
+    return fmt::format("{:.0f} B", bytes);
+  }
+  if (bytes < kKiB * kKiB) {
+    return fmt::format("{:.1f} KiB", bytes / kKiB);
+  }
+  if (bytes < kKiB * kKiB * kKiB) {
+    return fmt::format("{:.1f} MiB", bytes / (kKiB * kKiB));
+  }
+  return fmt::format("{:.1f} GiB", bytes / (kKiB * kKiB * kKiB));
+}
+
+std::string device_text(const DeviceInfo& device) {
+  std::string text = device.kind;
+  text += device.name.empty() ? "" : fmt::format(", {}", device.name);
+  text += fmt::format(", {}, {} core{}", device.isa, device.cores, device.cores == 1 ? "" : "s");
+  text += fmt::format(", L1 {}, L2 {}, L3 {}", bytes_text(static_cast<double>(device.l1_bytes)),
+                      bytes_text(static_cast<double>(device.l2_bytes)),
+                      bytes_text(static_cast<double>(device.l3_bytes)));
+  return text;
+}
+
+std::string step_text(const detail::PlanStep& step) {
+  const Schedule& s = step.schedule;
+  std::string text = fmt::format("{}: tile {} x {}, {} item{}", step.kernel->config.name, s.tile_q,
+                                 s.tile_k, s.items, s.items == 1 ? "" : "s");
+  if (s.splits > 1) {
+    text += fmt::format(", {} key ranges of {}", s.splits, s.split_len);
+  }
+  return text + fmt::format(", scratch {} B a thread", step.thread_bytes);
+}
+
+void add_work(const AttentionProblem& problem, std::string& out) {
+  const WorkCount work = count_work(problem);
+  out += fmt::format("pairs      {} visible of {}\n", work.visible_pairs,
+                     problem.sizes.batch * problem.sizes.heads_q * problem.sizes.seqlen_q *
+                         problem.sizes.seqlen_k);
+  out += fmt::format("flops      {:.6g}\n", work.flops);
+  out += fmt::format("bytes      {:.6g} (inputs read once, outputs written once)\n", work.bytes);
+  if (work.bytes > 0.0) {
+    out += fmt::format("intensity  {:.4g} flops a byte\n", work.flops / work.bytes);
+  }
+  if (problem.storage.query == Source::kRagged || problem.storage.key != Source::kDense ||
+      problem.storage.seqused_q || problem.storage.seqused_k) {
+    out += "           counted as if every sequence had the largest length\n";
+  }
+}
+
+void add_workspace(const detail::PlanData& data, std::string& out) {
+  out += fmt::format("workspace  {} B + {} B a thread\n",
+                     data.shared_bytes + plan::kWorkspaceAlignment, data.thread_stride);
+  for (int region = 0; region < kRegionCount; ++region) {
+    if (data.region_size[region] > 0) {
+      out += fmt::format("  region   {}: {} B at {}\n", kRegionNames[region],
+                         data.region_size[region], data.region_offset[region]);
+    }
+  }
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  if (plan.empty()) {
+    return "empty plan\n";
+  }
+  const detail::PlanData& data = plan.data();
+  std::string out;
+  out += fmt::format("problem    {}\n", to_string(data.problem));
+  out += fmt::format("device     {}\n", device_text(data.device));
+  out +=
+      fmt::format("kernel     {} ({} backend): {}\n", data.kernel_name, data.backend, data.choice);
+  for (size_t i = 0; i < data.steps.size(); ++i) {
+    out += fmt::format("step {}     {}\n", i + 1, step_text(data.steps[i]));
+  }
+  add_work(data.problem, out);
+  add_workspace(data, out);
+  for (const detail::DeclinedKernel& kernel : data.declined) {
+    out += fmt::format("declined   {}: {}\n", kernel.name, kernel.reason);
+  }
+  return out;
+}
+
+}  // namespace rowmax

@@ -1,0 +1,372 @@
+#include "plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernel_api/plan_data.h"
+#include "plan/schedule_cpu.h"
+#include "plan/workspace.h"
+
+namespace rowmax {
+namespace {
+
+using detail::DeclinedKernel;
+using detail::PlanData;
+using detail::PlanStep;
+
+struct Candidate {
+  const Backend* backend = nullptr;
+  const KernelEntry* kernel = nullptr;
+};
+
+struct Request {
+  const AttentionProblem& problem;
+  const DeviceInfo& device;
+  Isa isa = Isa::kPortable;
+  std::string forced;  // empty: free choice
+};
+
+constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2};
+
+std::optional<Isa> parse_isa(const std::string& text) {
+  for (const Isa isa : kIsas) {
+    if (text == to_string(isa)) {
+      return isa;
+    }
+  }
+  return std::nullopt;
+}
+
+const char* to_text(Compute compute) { return compute == Compute::kF64 ? "f64" : "f32"; }
+
+const char* to_text(StepKind kind) {
+  switch (kind) {
+    case StepKind::kForward:
+      return "forward";
+    case StepKind::kDecode:
+      return "decode";
+    case StepKind::kCombine:
+      return "combine";
+    case StepKind::kRowStats:
+      return "row statistics";
+    case StepKind::kBackward:
+      return "backward";
+    case StepKind::kBiasGradient:
+      return "bias gradient";
+    case StepKind::kReduce:
+      return "reduce";
+  }
+  return "?";
+}
+
+bool is_main_step(StepKind kind, Op op) {
+  return op == Op::kForward ? kind == StepKind::kForward || kind == StepKind::kDecode
+                            : kind == StepKind::kBackward;
+}
+
+bool is_main_step(StepKind kind) {
+  return is_main_step(kind, Op::kForward) || is_main_step(kind, Op::kBackward);
+}
+
+// A backend whose kernels do everything in their one step has no helper kernels at all.
+bool is_one_step(const Backend& backend) {
+  return std::all_of(backend.kernels.begin(), backend.kernels.end(),
+                     [](const KernelEntry& entry) { return is_main_step(entry.config.step); });
+}
+
+const KernelEntry* find_helper(const Candidate& main, StepKind kind) {
+  const KernelConfig& config = main.kernel->config;
+  for (const KernelEntry& entry : main.backend->kernels) {
+    if (entry.config.step == kind && entry.config.isa == config.isa &&
+        entry.config.compute == config.compute) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
+struct HelperKinds {
+  std::vector<StepKind> before;
+  std::vector<StepKind> after;
+};
+
+HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) {
+  if (problem.op == Op::kForward) {
+    return main.splits > 1 ? HelperKinds{{}, {StepKind::kCombine}} : HelperKinds();
+  }
+  HelperKinds kinds{{StepKind::kRowStats}, {}};
+  const Gradients& g = problem.gradients;
+  if (g.dbias) {
+    kinds.after.push_back(StepKind::kBiasGradient);
+  }
+  if ((main.splits > 1 && g.dq) || g.dsinks || g.dslopes) {
+    kinds.after.push_back(StepKind::kReduce);
+  }
+  return kinds;
+}
+
+// Steps of the candidate, or why a helper step cannot be had.
+Result<PlanData> build_steps(const Request& request, const Candidate& main, int64_t max_splits) {
+  PlanData data;
+  data.problem = request.problem;
+  data.device = request.device;
+  data.backend = main.backend->name;
+  const bool one_step = is_one_step(*main.backend);
+  const Schedule schedule =
+      plan::main_schedule(request.problem, main.kernel->config, one_step ? 1 : max_splits);
+  const HelperKinds kinds = one_step ? HelperKinds() : helper_kinds(request.problem, schedule);
+  const auto add_helpers = [&](const std::vector<StepKind>& wanted) -> Status {
+    for (const StepKind kind : wanted) {
+      const KernelEntry* entry = find_helper(main, kind);
+      if (entry == nullptr) {
+        return Status::unsupported(
+            fmt::format("backend {} has no {} kernel for {} {}", main.backend->name, to_text(kind),
+                        to_string(main.kernel->config.isa), to_text(main.kernel->config.compute)));
+      }
+      if (entry->supports != nullptr) {
+        if (Status status = entry->supports(request.problem, entry->config); !status.ok()) {
+          return Status::unsupported(fmt::format("{}: {}", entry->config.name, status.message()));
+        }
+      }
+      data.steps.push_back(
+          {entry, plan::helper_schedule(request.problem, entry->config, schedule), 0});
+    }
+    return {};
+  };
+  if (Status status = add_helpers(kinds.before); !status.ok()) {
+    return status;
+  }
+  data.main_step = data.steps.size();
+  data.kernel_name = main.kernel->config.name;
+  data.steps.push_back({main.kernel, schedule, 0});
+  if (Status status = add_helpers(kinds.after); !status.ok()) {
+    return status;
+  }
+  plan::lay_out_workspace(data);
+  return data;
+}
+
+// OK, or why the candidate does not serve the request.
+Status admit(const Request& request, const Candidate& candidate) {
+  const KernelConfig& config = candidate.kernel->config;
+  const bool forced = request.forced == config.name;
+  if (!request.forced.empty() && !forced) {
+    return Status::unsupported(fmt::format("kernel {} is forced", request.forced));
+  }
+  if (candidate.backend->forced_only && !forced) {
+    return Status::unsupported("reference kernels run only when forced by name");
+  }
+  if (config.isa > request.isa) {
+    return Status::unsupported(
+        fmt::format("needs {}, device offers {}", to_string(config.isa), to_string(request.isa)));
+  }
+  if (request.problem.batch_invariant && config.step == StepKind::kDecode && !forced) {
+    return Status::unsupported(
+        "batch-invariant plans use one kernel whatever the number of query rows");
+  }
+  if (candidate.kernel->supports != nullptr) {
+    if (Status status = candidate.kernel->supports(request.problem, config); !status.ok()) {
+      return status;
+    }
+  }
+  const Result<PlanData> steps = build_steps(request, candidate, INT64_MAX);
+  return steps.ok() ? Status() : steps.status();
+}
+
+// Rules in order; the first that tells two candidates apart decides.
+enum class RankRule { kDecode, kIsa, kCompute, kOrder };
+
+// True when `a` goes before `b`; `rule` tells why.
+bool goes_before(const KernelConfig& a, const KernelConfig& b, RankRule& rule) {
+  const bool a_decode = a.step == StepKind::kDecode;
+  const bool b_decode = b.step == StepKind::kDecode;
+  if (a_decode != b_decode) {
+    rule = RankRule::kDecode;
+    return a_decode;
+  }
+  if (a.isa != b.isa) {
+    rule = RankRule::kIsa;
+    return a.isa > b.isa;
+  }
+  if (a.compute != b.compute) {
+    rule = RankRule::kCompute;
+    return a.compute < b.compute;  // kernels in fp32 decline fp64 problems themselves
+  }
+  rule = RankRule::kOrder;
+  return false;
+}
+
+std::string lost_reason(const KernelConfig& loser, const KernelConfig& winner, RankRule rule) {
+  switch (rule) {
+    case RankRule::kDecode:
+      return fmt::format("serves it, but {} reads K and V once for all query rows", winner.name);
+    case RankRule::kIsa:
+      return fmt::format("serves it, but {} uses {}", winner.name, to_string(winner.isa));
+    case RankRule::kCompute:
+      return fmt::format("serves it, but computes in {}, which the dtype does not need",
+                         to_text(loser.compute));
+    case RankRule::kOrder:
+      return fmt::format("serves it, but {} is registered first", winner.name);
+  }
+  return {};
+}
+
+std::string choice_reason(const Request& request, const KernelConfig& winner, size_t serving) {
+  if (!request.forced.empty()) {
+    return "forced by name";
+  }
+  if (serving == 1) {
+    return "the only kernel that serves the problem";
+  }
+  if (winner.step == StepKind::kDecode) {
+    return fmt::format("few query rows: keys are split and read once; {} {}", to_string(winner.isa),
+                       to_text(winner.compute));
+  }
+  return fmt::format("highest instruction set that serves the problem: {} {}",
+                     to_string(winner.isa), to_text(winner.compute));
+}
+
+std::vector<Candidate> gather(Op op, std::span<const Backend* const> backends) {
+  std::vector<Candidate> candidates;
+  for (const Backend* backend : backends) {
+    for (const KernelEntry& entry : backend->kernels) {
+      if (is_main_step(entry.config.step, op)) {
+        candidates.push_back({backend, &entry});
+      }
+    }
+  }
+  return candidates;
+}
+
+Status check_forced(const std::string& forced, const std::vector<Candidate>& candidates) {
+  std::string known;
+  for (const Candidate& candidate : candidates) {
+    if (forced.empty() || forced == candidate.kernel->config.name) {
+      return {};
+    }
+    known += known.empty() ? "" : ", ";
+    known += candidate.kernel->config.name;
+  }
+  return forced.empty() ? Status()
+                        : Status::invalid(fmt::format("force_kernel is '{}'; accepted: {}", forced,
+                                                      known.empty() ? "nothing" : known));
+}
+
+Status nothing_serves(const AttentionProblem& problem,
+                      const std::vector<DeclinedKernel>& declined) {
+  std::string text = fmt::format("no kernel serves '{}'", to_string(problem));
+  for (const DeclinedKernel& kernel : declined) {
+    text += fmt::format("; {}: {}", kernel.name, kernel.reason);
+  }
+  return Status::unsupported(std::move(text));
+}
+
+// The steps, with fewer key ranges where the caller's limit asks for it.
+Result<PlanData> build_within(const Request& request, const Candidate& main,
+                              const PlanOptions& options) {
+  Result<PlanData> data = build_steps(request, main, INT64_MAX);
+  const size_t limit = static_cast<size_t>(std::max<int64_t>(options.max_workspace, 0));
+  while (data.ok() && limit > 0) {
+    const size_t needed = plan::workspace_bytes(*data, options.threads);
+    const int64_t splits = data->steps[data->main_step].schedule.splits;
+    if (needed <= limit) {
+      break;
+    }
+    if (splits <= 1) {
+      const int threads = options.threads > 0 ? options.threads : plan::default_threads();
+      return Status(StatusCode::kOutOfMemory,
+                    fmt::format("max_workspace is {} bytes; accepted: at least {} bytes for {} "
+                                "threads ({})",
+                                limit, needed, threads, main.kernel->config.name));
+    }
+    data = build_steps(request, main, splits - 1);
+  }
+  return data;
+}
+
+Status check_options(const PlanOptions& options) {
+  if (options.max_workspace < 0) {
+    return Status::invalid(fmt::format("max_workspace is {}; accepted: at least 0 (0: no limit)",
+                                       options.max_workspace));
+  }
+  if (options.threads < 0) {
+    return Status::invalid(
+        fmt::format("threads is {}; accepted: at least 0 (0: the default)", options.threads));
+  }
+  return {};
+}
+
+std::string forced_name(const PlanOptions& options) {
+  if (!options.force_kernel.empty()) {
+    return options.force_kernel;
+  }
+  const char* name = std::getenv("ROWMAX_FORCE_KERNEL");
+  return name != nullptr ? name : "";
+}
+
+}  // namespace
+
+Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& device,
+                            const PlanOptions& options, std::span<const Backend* const> backends) {
+  if (Status status = validate(problem); !status.ok()) {
+    return status;
+  }
+  if (Status status = check_options(options); !status.ok()) {
+    return status;
+  }
+  if (device.kind != "cpu") {
+    return Status::invalid(fmt::format("device kind is '{}'; accepted: cpu", device.kind));
+  }
+  const std::optional<Isa> isa = parse_isa(device.isa);
+  if (!isa) {
+    return Status::invalid(
+        fmt::format("device isa is '{}'; accepted: portable, avx2 (ROWMAX_MAX_ISA "
+                    "lowers the host's)",
+                    device.isa));
+  }
+  const Request request{problem, device, *isa, forced_name(options)};
+  const std::vector<Candidate> candidates = gather(problem.op, backends);
+  if (Status status = check_forced(request.forced, candidates); !status.ok()) {
+    return status;
+  }
+
+  std::vector<Candidate> serving;
+  std::vector<DeclinedKernel> declined;
+  for (const Candidate& candidate : candidates) {
+    const Status status = admit(request, candidate);
+    if (status.ok()) {
+      serving.push_back(candidate);
+    } else {
+      declined.push_back({candidate.kernel->config.name, status.message()});
+    }
+  }
+  if (serving.empty()) {
+    return nothing_serves(problem, declined);
+  }
+  RankRule rule = RankRule::kOrder;
+  std::stable_sort(serving.begin(), serving.end(), [&rule](const Candidate& a, const Candidate& b) {
+    return goes_before(a.kernel->config, b.kernel->config, rule);
+  });
+  const KernelConfig& winner = serving.front().kernel->config;
+  for (size_t i = 1; i < serving.size(); ++i) {
+    const KernelConfig& loser = serving[i].kernel->config;
+    goes_before(winner, loser, rule);
+    declined.push_back({loser.name, lost_reason(loser, winner, rule)});
+  }
+
+  Result<PlanData> data = build_within(request, serving.front(), options);
+  if (!data.ok()) {
+    return data.status();
+  }
+  data.value().declined = std::move(declined);
+  data.value().choice = choice_reason(request, winner, serving.size());
+  return Plan(std::make_shared<const PlanData>(std::move(data).value()));
+}
+
+}  // namespace rowmax
