@@ -6,12 +6,11 @@
 #include "api/bind.h"
 #include "api/threads.h"
 #include "kernel_api/plan_data.h"
+#include "plan/workspace.h"
 #include "rowmax/attention.h"
 
 namespace rowmax {
 namespace {
-
-constexpr size_t kWorkspaceAlignment = 64;
 
 struct Memory {
   char* workspace = nullptr;
@@ -19,16 +18,7 @@ struct Memory {
 };
 
 Status check_workspace(const detail::PlanData& data, int threads, const Memory& memory) {
-  size_t needed = 0;
-  if (__builtin_mul_overflow(data.thread_stride, static_cast<size_t>(threads), &needed) ||
-      __builtin_add_overflow(needed, data.shared_bytes, &needed)) {
-    return {StatusCode::kOutOfMemory,
-            fmt::format("threads: {} threads of {} bytes exceed the address space", threads,
-                        data.thread_stride)};
-  }
-  if (needed == 0) {
-    return {};
-  }
+  const size_t needed = plan::workspace_bytes(data, threads);
   if (memory.workspace == nullptr) {
     return {StatusCode::kOutOfMemory,
             fmt::format("workspace: null; accepted: {} bytes for {} threads", needed, threads)};
@@ -39,11 +29,12 @@ Status check_workspace(const detail::PlanData& data, int threads, const Memory& 
                         memory.bytes, needed, threads)};
   }
   const uintptr_t address = reinterpret_cast<uintptr_t>(memory.workspace);
-  if (address % kWorkspaceAlignment != 0) {
-    return Status::invalid(fmt::format(
-        "workspace: address {:#x} is not a multiple of {} bytes; accepted: {} bytes at "
-        "a multiple of {}",
-        static_cast<uint64_t>(address), kWorkspaceAlignment, needed, kWorkspaceAlignment));
+  if (address % plan::kWorkspaceAlignment != 0) {
+    return Status::invalid(
+        fmt::format("workspace: address {:#x} is not a multiple of {} bytes; accepted: {} bytes at "
+                    "a multiple of {}",
+                    static_cast<uint64_t>(address), plan::kWorkspaceAlignment, needed,
+                    plan::kWorkspaceAlignment));
   }
   return {};
 }
@@ -63,13 +54,12 @@ void run_step_worker(void* arg, int worker) {
 
 Status run_step(const detail::PlanStep& step, const KernelLaunch& base, int threads,
                 const ExecuteOptions& options) {
-  alignas(64) int64_t next_item = 0;  // on a line of its own: every worker adds to it
+  *base.next_item = 0;
   StepRun run;
   run.kernel = step.kernel;
   run.launch = base;
   run.launch.config = &step.kernel->config;
   run.launch.schedule = step.schedule;
-  run.launch.next_item = &next_item;
   run.launch.workers = static_cast<int>(std::min<int64_t>(threads, step.schedule.items));
   const int workers = run.launch.workers;
   if (options.parallel_for != nullptr && workers > 1) {
@@ -99,7 +89,7 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
         fmt::format("threads: is {}; accepted: 0 (the default) or more", options.threads));
   }
   const detail::PlanData& data = plan.data();
-  const int threads = options.threads > 0 ? options.threads : default_threads();
+  const int threads = options.threads > 0 ? options.threads : plan::default_threads();
   const Memory memory = {static_cast<char*>(workspace), workspace_bytes};
   if (Status status = check_workspace(data, threads, memory); !status.ok()) {
     return status;
@@ -114,8 +104,10 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
     launch.regions[region] =
         data.region_size[region] > 0 ? memory.workspace + data.region_offset[region] : nullptr;
   }
-  launch.thread_scratch = data.thread_stride > 0 ? memory.workspace + data.shared_bytes : nullptr;
+  launch.thread_scratch = memory.workspace + data.shared_bytes;
   launch.thread_stride = data.thread_stride;
+  launch.next_item = reinterpret_cast<int64_t*>(launch.thread_scratch +
+                                                data.thread_stride * static_cast<size_t>(threads));
   for (const detail::PlanStep& step : data.steps) {
     if (step.schedule.items <= 0) {
       continue;

@@ -53,11 +53,6 @@ void run_plain_threads(int workers, void (*fn)(void* arg, int worker), void* arg
 
 }  // namespace
 
-int default_threads() {
-  const int threads = omp_get_max_threads();
-  return threads > 0 ? threads : 1;
-}
-
 void run_workers(int workers, void (*fn)(void* arg, int worker), void* arg) {
   if (workers == 1) {
     fn(arg, 0);

@@ -3,9 +3,6 @@
 
 namespace rowmax {
 
-// Threads that an execute with `threads` = 0 uses: the OpenMP default, at least 1.
-int default_threads();
-
 // Runs fn(arg, w) exactly once for every w in [0, workers) and returns when all have returned.
 // OpenMP threads, or plain ones in a process that was forked after the library was loaded: the
 // OpenMP runtime's pool does not survive a fork and would wait for it forever.
