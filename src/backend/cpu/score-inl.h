@@ -283,40 +283,37 @@ ROWMAX_NOINLINE inline void modify_scores(const ScoreModifier<V>& modifier, cons
   hide_outside_band<V>(modifier.band, tile, s, visible);
 }
 
-// Eight Philox calls at once: rows i .. i + 7 (i % 8 == 0 in the group numbering) and one key pair.
-// words[w][x]: word w of the call for row x of the group.
-ROWMAX_INLINE void philox_group(const DropoutArgs& d, int64_t bh, int64_t row_block,
-                                int64_t key_block, int key_in_block, uint32_t (&words)[4][8]) {
-  uint32_t c0[8];
-  uint32_t c1[8];
-  uint32_t c2[8];
-  uint32_t c3[8];
-  for (int x = 0; x < 8; ++x) {
-    c0[x] = static_cast<uint32_t>(row_block * 8 + x);
-    c1[x] = static_cast<uint32_t>(key_block * 8 + key_in_block);
-    c2[x] = static_cast<uint32_t>(bh);
-    c3[x] = static_cast<uint32_t>(d.offset);
+// Philox calls for U32::W rows of a group of eight, from row x of the group on, and one key of a
+// group. words[w][x]: word w of the call for row x. The scalar form is problem/philox.h.
+ROWMAX_INLINE void philox_lanes(const DropoutArgs& d, int64_t bh, uint32_t first_row, uint32_t key,
+                                int x, uint32_t (&words)[4][8]) {
+  using U = U32;
+  uint32_t rows[U::W];
+  for (int i = 0; i < U::W; ++i) {
+    rows[i] = first_row + static_cast<uint32_t>(x + i);
   }
-  uint32_t k0 = static_cast<uint32_t>(d.seed);
-  uint32_t k1 = static_cast<uint32_t>(d.seed >> 32) ^ static_cast<uint32_t>(d.offset >> 32);
+  U::R c0 = U::load(rows);
+  U::R c1 = U::set1(key);
+  U::R c2 = U::set1(static_cast<uint32_t>(bh));
+  U::R c3 = U::set1(static_cast<uint32_t>(d.offset));
+  U::R k0 = U::set1(static_cast<uint32_t>(d.seed));
+  U::R k1 = U::set1(static_cast<uint32_t>(d.seed >> 32) ^ static_cast<uint32_t>(d.offset >> 32));
   for (int round = 0; round < 10; ++round) {
-    for (int x = 0; x < 8; ++x) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[x];
-      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[x];
-      c0[x] = static_cast<uint32_t>(p1 >> 32) ^ c1[x] ^ k0;
-      c2[x] = static_cast<uint32_t>(p0 >> 32) ^ c3[x] ^ k1;
-      c1[x] = static_cast<uint32_t>(p1);
-      c3[x] = static_cast<uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    U::R high0{};
+    U::R high1{};
+    const U::R low0 = U::multiply(c0, U::set1(0xD2511F53u), high0);
+    const U::R low1 = U::multiply(c2, U::set1(0xCD9E8D57u), high1);
+    c0 = U::bit_xor(U::bit_xor(high1, c1), k0);
+    c2 = U::bit_xor(U::bit_xor(high0, c3), k1);
+    c1 = low1;
+    c3 = low0;
+    k0 = U::add(k0, U::set1(0x9E3779B9u));
+    k1 = U::add(k1, U::set1(0xBB67AE85u));
   }
-  for (int x = 0; x < 8; ++x) {
-    words[0][x] = c0[x];
-    words[1][x] = c1[x];
-    words[2][x] = c2[x];
-    words[3][x] = c3[x];
-  }
+  U::store(words[0] + x, c0);
+  U::store(words[1] + x, c1);
+  U::store(words[2] + x, c2);
+  U::store(words[3] + x, c3);
 }
 
 // p *= keep, element by element, with the weights kept scaled by 1 / (1 - p). keep (keys, lanes):
@@ -333,7 +330,10 @@ ROWMAX_NOINLINE inline void apply_dropout(const DropoutArgs& d, int64_t bh, cons
   for (int64_t kb = j0 >> 4; kb <= (j1 - 1) >> 4; ++kb) {
     for (int64_t rb = i0 >> 4; rb <= (i1 - 1) >> 4; ++rb) {
       for (int y = 0; y < 8; ++y) {
-        philox_group(d, bh, rb, kb, y, words);
+        for (int x = 0; x < 8; x += U32::W) {
+          philox_lanes(d, bh, static_cast<uint32_t>(rb * 8), static_cast<uint32_t>(kb * 8 + y), x,
+                       words);
+        }
         for (int w = 0; w < 4; ++w) {
           const int64_t j = kb * 16 + (w & 1) * 8 + y;
           const int64_t i = rb * 16 + (w >> 1) * 8;

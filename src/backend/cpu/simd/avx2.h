@@ -127,6 +127,28 @@ struct F32 {
   }
 };
 
+// Lanes of 32-bit integers, for the dropout generator.
+struct U32 {
+  using R = __m256i;
+  static constexpr int W = 8;
+  static ROWMAX_INLINE R set1(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+  static ROWMAX_INLINE R load(const uint32_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static ROWMAX_INLINE void store(uint32_t* p, R a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a);
+  }
+  static ROWMAX_INLINE R bit_xor(R a, R b) { return _mm256_xor_si256(a, b); }
+  static ROWMAX_INLINE R add(R a, R b) { return _mm256_add_epi32(a, b); }
+  // Low and high halves of the 64-bit products.
+  static ROWMAX_INLINE R multiply(R a, R factor, R& high) {
+    const R even = _mm256_mul_epu32(a, factor);
+    const R odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
+    high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    return _mm256_mullo_epi32(a, factor);
+  }
+};
+
 // Hints the cache line at p toward L2 (kFar) or L1.
 ROWMAX_INLINE void prefetch_far(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
