@@ -284,9 +284,9 @@ ROWMAX_NOINLINE inline void modify_scores(const ScoreModifier<V>& modifier, cons
 }
 
 // Philox calls for U32::W rows of a group of eight, from row x of the group on, and one key of a
-// group. words[w][x]: word w of the call for row x. The scalar form is problem/philox.h.
-ROWMAX_INLINE void philox_lanes(const DropoutArgs& d, int64_t bh, uint32_t first_row, uint32_t key,
-                                int x, uint32_t (&words)[4][8]) {
+// group. kept[w][x]: keep_scale or 0 by word w of row x. The scalar form is problem/philox.h.
+ROWMAX_INLINE void dropout_lanes(const DropoutArgs& d, int64_t bh, uint32_t first_row, uint32_t key,
+                                 int x, float (&kept)[4][8]) {
   using U = U32;
   uint32_t rows[U::W];
   for (int i = 0; i < U::W; ++i) {
@@ -298,6 +298,7 @@ ROWMAX_INLINE void philox_lanes(const DropoutArgs& d, int64_t bh, uint32_t first
   U::R c3 = U::set1(static_cast<uint32_t>(d.offset));
   U::R k0 = U::set1(static_cast<uint32_t>(d.seed));
   U::R k1 = U::set1(static_cast<uint32_t>(d.seed >> 32) ^ static_cast<uint32_t>(d.offset >> 32));
+#pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
     U::R high0{};
     U::R high1{};
@@ -310,10 +311,13 @@ ROWMAX_INLINE void philox_lanes(const DropoutArgs& d, int64_t bh, uint32_t first
     k0 = U::add(k0, U::set1(0x9E3779B9u));
     k1 = U::add(k1, U::set1(0xBB67AE85u));
   }
-  U::store(words[0] + x, c0);
-  U::store(words[1] + x, c1);
-  U::store(words[2] + x, c2);
-  U::store(words[3] + x, c3);
+  // A threshold of 2^32 (p = 1) comes with keep_scale = 0, so that 2^32 - 1 serves it too.
+  const uint64_t last = 0xffffffffu;
+  const U::R threshold = U::set1(static_cast<uint32_t>(d.threshold > last ? last : d.threshold));
+  U::store_kept(kept[0] + x, c0, threshold, d.keep_scale);
+  U::store_kept(kept[1] + x, c1, threshold, d.keep_scale);
+  U::store_kept(kept[2] + x, c2, threshold, d.keep_scale);
+  U::store_kept(kept[3] + x, c3, threshold, d.keep_scale);
 }
 
 // p *= keep, element by element, with the weights kept scaled by 1 / (1 - p). keep (keys, lanes):
@@ -326,29 +330,35 @@ ROWMAX_NOINLINE inline void apply_dropout(const DropoutArgs& d, int64_t bh, cons
   const int64_t i1 = i0 + tile.rows;
   const int64_t j0 = tile.key0 + d.col_base;
   const int64_t j1 = j0 + tile.keys;
-  uint32_t words[4][8];
-  for (int64_t kb = j0 >> 4; kb <= (j1 - 1) >> 4; ++kb) {
-    for (int64_t rb = i0 >> 4; rb <= (i1 - 1) >> 4; ++rb) {
+  float kept[4][8];
+  for (int64_t rb = i0 >> 4; rb <= (i1 - 1) >> 4; ++rb) {
+    for (int64_t kb = j0 >> 4; kb <= (j1 - 1) >> 4; ++kb) {
       for (int y = 0; y < 8; ++y) {
         for (int x = 0; x < 8; x += U32::W) {
-          philox_lanes(d, bh, static_cast<uint32_t>(rb * 8), static_cast<uint32_t>(kb * 8 + y), x,
-                       words);
+          dropout_lanes(d, bh, static_cast<uint32_t>(rb * 8), static_cast<uint32_t>(kb * 8 + y), x,
+                        kept);
         }
         for (int w = 0; w < 4; ++w) {
           const int64_t j = kb * 16 + (w & 1) * 8 + y;
           const int64_t i = rb * 16 + (w >> 1) * 8;
-          if (j < j0 || j >= j1) {
-            continue;
-          }
           const int64_t begin = imax(i, i0);
           const int64_t end = imin(i + 8, i1);
-          E* row = p + (j - j0) * tile.lanes - i0;
-          for (int64_t x = begin; x < end; ++x) {
-            const E factor = words[w][x - i] >= d.threshold ? E(d.keep_scale) : E(0);
-            row[x] *= factor;
-            if (keep != nullptr) {
-              keep[(j - j0) * tile.lanes + x - i0] = factor;
+          if (j < j0 || j >= j1 || begin >= end) {
+            continue;
+          }
+          const int64_t at = (j - j0) * tile.lanes - i0;
+          if (end - begin == 8) {
+#pragma GCC unroll 8
+            for (int x = 0; x < 8; ++x) {
+              p[at + i + x] *= static_cast<E>(kept[w][x]);
             }
+          } else {
+            for (int64_t x = begin; x < end; ++x) {
+              p[at + x] *= static_cast<E>(kept[w][x - i]);
+            }
+          }
+          for (int64_t x = begin; keep != nullptr && x < end; ++x) {
+            keep[at + x] = static_cast<E>(kept[w][x - i]);
           }
         }
       }

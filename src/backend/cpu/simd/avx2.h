@@ -135,9 +135,6 @@ struct U32 {
   static ROWMAX_INLINE R load(const uint32_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
-  static ROWMAX_INLINE void store(uint32_t* p, R a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a);
-  }
   static ROWMAX_INLINE R bit_xor(R a, R b) { return _mm256_xor_si256(a, b); }
   static ROWMAX_INLINE R add(R a, R b) { return _mm256_add_epi32(a, b); }
   // Low and high halves of the 64-bit products.
@@ -146,6 +143,11 @@ struct U32 {
     const R odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
     high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
     return _mm256_mullo_epi32(a, factor);
+  }
+  // value where word >= threshold, 0 elsewhere.
+  static ROWMAX_INLINE void store_kept(float* p, R words, R threshold, float value) {
+    const R kept = _mm256_cmpeq_epi32(_mm256_max_epu32(words, threshold), words);
+    _mm256_storeu_ps(p, _mm256_and_ps(_mm256_castsi256_ps(kept), _mm256_set1_ps(value)));
   }
 };
 

@@ -145,23 +145,21 @@ struct Vec {
 using F32 = Vec<float, int32_t>;
 using F64 = Vec<double, int64_t>;
 
+// One lane: baseline targets lack a widening multiply worth the shuffles.
 struct U32 {
-  typedef uint32_t R __attribute__((vector_size(16)));
-  static constexpr int W = 4;
-  static ROWMAX_INLINE R set1(uint32_t x) { return R{} + x; }
-  static ROWMAX_INLINE R load(const uint32_t* p) {
-    R r;
-    __builtin_memcpy(&r, p, sizeof(r));
-    return r;
-  }
-  static ROWMAX_INLINE void store(uint32_t* p, R a) { __builtin_memcpy(p, &a, sizeof(a)); }
+  using R = uint32_t;
+  static constexpr int W = 1;
+  static ROWMAX_INLINE R set1(uint32_t x) { return x; }
+  static ROWMAX_INLINE R load(const uint32_t* p) { return *p; }
   static ROWMAX_INLINE R bit_xor(R a, R b) { return a ^ b; }
   static ROWMAX_INLINE R add(R a, R b) { return a + b; }
   static ROWMAX_INLINE R multiply(R a, R factor, R& high) {
-    for (int i = 0; i < W; ++i) {
-      high[i] = static_cast<uint32_t>((uint64_t{a[i]} * factor[i]) >> 32);
-    }
-    return a * factor;
+    const uint64_t product = uint64_t{a} * factor;
+    high = static_cast<uint32_t>(product >> 32);
+    return static_cast<uint32_t>(product);
+  }
+  static ROWMAX_INLINE void store_kept(float* p, R words, R threshold, float value) {
+    *p = words >= threshold ? value : 0.0f;
   }
 };
 
