@@ -118,8 +118,12 @@ Result<PlanData> build_steps(const Request& request, const Candidate& main, int6
   data.device = request.device;
   data.backend = main.backend->name;
   const bool one_step = is_one_step(*main.backend);
-  const Schedule schedule =
+  Schedule schedule =
       plan::main_schedule(request.problem, main.kernel->config, one_step ? 1 : max_splits);
+  if (one_step) {
+    // Its gradients summed over the batch are written even where the batch is empty.
+    schedule.items = std::max<int64_t>(schedule.items, 1);
+  }
   const HelperKinds kinds = one_step ? HelperKinds() : helper_kinds(request.problem, schedule);
   const auto add_helpers = [&](const std::vector<StepKind>& wanted) -> Status {
     for (const StepKind kind : wanted) {

@@ -127,6 +127,10 @@ Schedule helper_schedule(const AttentionProblem& problem, const KernelConfig& co
     case StepKind::kBiasGradient:
       schedule.items = bias_gradient_items(problem, schedule);
       break;
+    case StepKind::kReduce:
+      // An empty batch still has its dsinks and dslopes to write.
+      schedule.items = std::max<int64_t>(heads * ceil_div(s.seqlen_q, schedule.tile_q), 1);
+      break;
     default:
       schedule.items = heads * ceil_div(s.seqlen_q, schedule.tile_q);
       break;
