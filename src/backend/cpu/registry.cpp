@@ -12,6 +12,8 @@ constexpr ThreadBytes thread_bytes_of(StepKind step) {
   switch (step) {
     case StepKind::kForward:
       return forward_thread_bytes;
+    case StepKind::kDecode:
+      return decode_thread_bytes;
     default:
       return no_thread_bytes;
   }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "backend/cpu/decode_scratch.h"
 #include "backend/cpu/forward_scratch.h"
 
 namespace rowmax::cpu {
@@ -59,10 +60,13 @@ Status supports(const AttentionProblem& problem, const KernelConfig& config) {
     return status;
   }
   if (config.max_rows > 0) {
+    if (problem.batch_invariant) {
+      return Status::unsupported("batch_invariant: its splits depend on the batch size");
+    }
     const int64_t rows = problem.sizes.heads_q / problem.sizes.heads_kv * problem.sizes.seqlen_q;
     if (rows > config.max_rows) {
-      return Status::unsupported("query rows of a kv head " + std::to_string(rows) + " exceed " +
-                                 std::to_string(config.max_rows));
+      return Status::unsupported("G * Sq = " + std::to_string(rows) + " exceeds " +
+                                 std::to_string(config.max_rows) + " rows");
     }
   }
   return Status::ok_status();
@@ -83,6 +87,16 @@ size_t forward_thread_bytes(const AttentionProblem& problem, const KernelConfig&
   shape.width = vector_width(config);
   shape.element_bytes = config.compute == Compute::kF64 ? 8 : 4;
   return static_cast<size_t>(forward_scratch(shape).bytes);
+}
+
+size_t decode_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
+                           const Schedule& /*schedule*/) {
+  const Sizes& sizes = problem.sizes;
+  const int64_t rows = sizes.heads_q / sizes.heads_kv * sizes.seqlen_q;
+  return static_cast<size_t>(decode_scratch(rows, sizes.head_dim, sizes.head_dim_v,
+                                            vector_width(config),
+                                            config.compute == Compute::kF64 ? 8 : 4)
+                                 .bytes);
 }
 
 size_t no_thread_bytes(const AttentionProblem& /*problem*/, const KernelConfig& /*config*/,

@@ -13,6 +13,8 @@ int64_t vector_width(const KernelConfig& config);
 
 size_t forward_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
                             const Schedule& schedule);
+size_t decode_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
+                           const Schedule& schedule);
 size_t no_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
                        const Schedule& schedule);
 
