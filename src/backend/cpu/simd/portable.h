@@ -22,8 +22,8 @@ struct Vec {
   static constexpr int kDecodeRows = 8;
 
   static ROWMAX_INLINE R zero() { return R{}; }
-  static ROWMAX_INLINE R set1(E x) { return R{} + x; }
-  static ROWMAX_INLINE R bcast(const E* p) { return R{} + *p; }
+  static ROWMAX_INLINE R set1(E x) { return x - R{}; }  // x + 0 would turn -0 into 0
+  static ROWMAX_INLINE R bcast(const E* p) { return *p - R{}; }
   static ROWMAX_INLINE R load(const E* p) {
     R r;
     __builtin_memcpy(&r, p, sizeof(r));
