@@ -1,0 +1,165 @@
+// The real registry: every supported problem has a plan, every row is reached by some problem, and
+// names, tiles and scratch are consistent.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/backends.h"
+#include "fake_backend.h"
+#include "kernel_api/plan_data.h"
+#include "kernel_api/schedule.h"
+#include "plan/planner.h"
+
+namespace rowmax::test {
+namespace {
+
+// Each of a few words for every axis of the contract: sizes x storage, then one score option more.
+std::vector<std::string> problem_lines() {
+  const char* const shapes[] = {
+      "b2 h2 s40 d64",
+      "b1 hq8 hkv2 sq113 sk203 d128 causal",
+      "b0 h1 s8 d8",
+      "b2 h1 sq0 sk8 d8",
+      "b2 h1 sq8 sk0 d8",
+      "b1 h1 sq1 sk70000 d64",
+      "b1 hq4 hkv1 sq64 sk70000 d64 dv32",
+      "b1 h1 s5000 d1",
+      "b1 h2 s33 d576 window=5,3",
+      "b1 h2 sq9 sk5 d7 dv576 window=-2,inf topleft",
+      "b3 h2 sq9 sk50 d32 ragged_q=21 ragged_k=120",
+      "b3 h2 sq9 sk50 d32 ragged_q=21 used_q used_k",
+  };
+  const char* const options[] = {"",
+                                 "mask=bhrc",
+                                 "mask=-",
+                                 "bias=f32:hc",
+                                 "bias=f64:b",
+                                 "bias=bf16:rc",
+                                 "alibi",
+                                 "alibi=batch",
+                                 "documents",
+                                 "sinks",
+                                 "softcap=30",
+                                 "scale=0.1",
+                                 "dropout=0.1",
+                                 "invariant",
+                                 "out=f32"};
+  std::vector<std::string> lines;
+  for (const char* dtype : {"f32", "bf16", "f16", "f64"}) {
+    for (const char* shape : shapes) {
+      for (const char* option : options) {
+        const std::string words = std::string(dtype) + " " + shape + " " + option;
+        lines.push_back("forward " + words);
+        lines.push_back("backward " + words);
+      }
+      lines.push_back("forward " + std::string(dtype) + " " + shape + " nolse");
+      lines.push_back("backward " + std::string(dtype) + " " + shape +
+                      " bias=f32:hrc alibi sinks grads=dq,dk,dv,dbias,dsinks,dslopes dlse");
+    }
+    for (const char* shape : {"b2 hq4 hkv2 sq1 sk60 d64", "b2 hq4 hkv2 sq80 sk60 d64 causal"}) {
+      for (const char* pages : {"paged=16,40,4 used_k", "paged=1,200,60 used_k"}) {
+        lines.push_back("forward " + std::string(dtype) + " " + shape + " " + pages);
+      }
+    }
+  }
+  return lines;
+}
+
+TEST(Registry, EverySupportedProblemHasAPlanOfACpuKernel) {
+  for (const char* isa : {"portable", "avx2"}) {
+    for (const std::string& line : problem_lines()) {
+      const AttentionProblem problem = problem_of(line);
+      ASSERT_TRUE(validate(problem).ok()) << line << ": " << validate(problem).message();
+      const Result<Plan> plan = make_plan_with(problem, fake_device(isa), {}, all_backends());
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      EXPECT_EQ(plan->data().backend, "cpu") << line;
+    }
+  }
+}
+
+TEST(Registry, EveryRowIsReached) {
+  std::set<std::string> reached;
+  for (const char* isa : {"portable", "avx2"}) {
+    for (const std::string& line : problem_lines()) {
+      const Result<Plan> plan =
+          make_plan_with(problem_of(line), fake_device(isa), {}, all_backends());
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      for (const std::string& step : plan->steps()) {
+        reached.insert(step);
+      }
+    }
+  }
+  for (const Backend* backend : all_backends()) {
+    for (const KernelEntry& entry : backend->kernels) {
+      EXPECT_TRUE(backend->forced_only || reached.count(entry.config.name) != 0)
+          << entry.config.name;
+    }
+  }
+}
+
+TEST(Registry, ForcedOnlyRowsCanBeForced) {
+  for (const Backend* backend : all_backends()) {
+    for (const KernelEntry& entry : backend->kernels) {
+      if (!backend->forced_only) {
+        continue;
+      }
+      PlanOptions options;
+      options.force_kernel = entry.config.name;
+      const bool backward = entry.config.step == StepKind::kBackward;
+      const Result<Plan> plan =
+          make_plan_with(problem_of(backward ? "backward f32 s8 d8" : "forward f32 s8 d8"),
+                         fake_device("avx2"), options, all_backends());
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      EXPECT_EQ(plan->kernel(), entry.config.name);
+    }
+  }
+}
+
+TEST(Registry, BlockMasksAreDeclinedByName) {
+  for (const char* op : {"forward", "backward"}) {
+    const Result<Plan> plan = make_plan_with(problem_of(std::string(op) + " f32 s8 d8 blockmask"),
+                                             fake_device("avx2"), {}, all_backends());
+    EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(plan.status().message().find("block mask"), std::string::npos)
+        << plan.status().message();
+  }
+}
+
+TEST(Registry, RowsAreWellFormed) {
+  std::set<std::string> names;
+  for (const Backend* backend : all_backends()) {
+    for (const KernelEntry& entry : backend->kernels) {
+      const std::string_view name = entry.config.name;
+      EXPECT_TRUE(names.insert(std::string(name)).second) << name << " is registered twice";
+      EXPECT_NE(entry.supports, nullptr) << name;
+      EXPECT_NE(entry.thread_bytes, nullptr) << name;
+      EXPECT_NE(entry.run, nullptr) << name;
+      EXPECT_GE(entry.config.tile_q, 0) << name;
+      EXPECT_GE(entry.config.tile_k, 0) << name;
+    }
+  }
+}
+
+// Memory beyond inputs and outputs: forward at most 8 MB a thread, whatever the length.
+TEST(Registry, ForwardScratchDoesNotGrowWithTheLength) {
+  constexpr size_t kMostBytes = size_t{8} << 20;
+  for (const char* dtype : {"f32", "bf16", "f64"}) {
+    for (const char* isa : {"portable", "avx2"}) {
+      for (const char* shape : {"b1 h1 s1048576 d128", "b1 h1 s4096 d576", "b1 h8 s65536 d64",
+                                "b1 hq32 hkv8 sq1 sk1048576 d128"}) {
+        const Result<Plan> plan =
+            make_plan_with(problem_of(std::string("forward ") + dtype + " " + shape),
+                           fake_device(isa), {}, all_backends());
+        ASSERT_TRUE(plan.ok()) << plan.status().message();
+        EXPECT_LE(plan->data().thread_stride, kMostBytes) << explain(*plan);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rowmax::test
