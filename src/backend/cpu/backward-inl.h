@@ -1,0 +1,474 @@
+// Backward: dQ, dK, dV and dslope partials from five products on the same register tiles.
+//
+//   item = (batch element, kv head, key chunk); inside, always in the same order:
+//   query heads of the group x query blocks x key blocks
+//     panels of the query block:  P^T, dS^T (gradient_panel-inl.h);  dQ += dS K     (rank)
+//     then over all panels:       dV += P^T dO,  dK += dS^T Q                       (rank_t)
+//
+// dK and dV are sums of one item. With one chunk dQ is too; with several it goes to partials that
+// the reduce kernel adds in chunk order. No result depends on the number of workers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/gradient_panel-inl.h"
+#include "backend/cpu/rank_t-inl.h"
+#include "kernel_api/kernel.h"
+#include "kernel_api/layout.h"
+#include "kernel_api/schedule.h"
+
+namespace rowmax::cpu::ROWMAX_ISA {
+
+inline constexpr int kMaxQueryPanels = 64;
+
+// A worker's scratch as pointers; shapes in backward_scratch.h.
+template <class V>
+struct BackwardBuffers {
+  using E = typename V::E;
+  E* q;
+  E* dout;
+  E* q_cols;
+  E* dout_cols;
+  E* lse;
+  E* delta;
+  E* dq;
+  E* p;
+  E* ds;
+  E* k;
+  E* v;
+  E* k_cols;
+  E* dk;
+  E* dv;
+  GradientBuffers<V> panel;
+
+  BackwardBuffers(const BackwardScratch& at, char* base) {
+    const auto part = [base](int64_t offset) { return reinterpret_cast<E*>(base + offset); };
+    q = part(at.q);
+    dout = part(at.dout);
+    q_cols = part(at.q_cols);
+    dout_cols = part(at.dout_cols);
+    lse = part(at.lse);
+    delta = part(at.delta);
+    dq = part(at.dq);
+    p = part(at.p);
+    ds = part(at.ds);
+    k = part(at.k);
+    v = part(at.v);
+    k_cols = part(at.k_cols);
+    dk = part(at.dk);
+    dv = part(at.dv);
+    panel = {part(at.modifier), part(at.cap_slope), part(at.keep),
+             reinterpret_cast<uint8_t*>(base + at.visible)};
+  }
+};
+
+template <class V>
+BackwardScratchShape scratch_shape(const KernelLaunch& launch) {
+  const ShapeArgs& shape = launch.args->shape;
+  return {shape.head_dim,
+          shape.head_dim_v,
+          chunk_capacity(launch.schedule, shape.seqlen_k),
+          launch.schedule.tile_q,
+          launch.schedule.tile_k,
+          V::W,
+          static_cast<int64_t>(sizeof(typename V::E))};
+}
+
+ROWMAX_INLINE char* worker_scratch(const KernelLaunch& launch, int worker) {
+  return launch.thread_scratch + static_cast<size_t>(worker) * launch.thread_stride;
+}
+
+// Keys of the next block when [begin, end) remain: equal blocks of at most tile_k, a multiple of 12
+// rows each (whole tiles of 4 and 6), so that no short block is left over.
+ROWMAX_INLINE int64_t next_block_keys(int64_t left, int64_t tile_k) {
+  const int64_t blocks = ceil_div(left, tile_k);
+  return imin(imin(tile_k, left), round_up(ceil_div(left, blocks), 12));
+}
+
+template <class V>
+class BackwardWorker {
+  using E = typename V::E;
+
+ public:
+  BackwardWorker(const KernelLaunch& launch, int worker)
+      : launch_(launch),
+        args_(*launch.args),
+        tile_q_(launch.schedule.tile_q),
+        tile_k_(launch.schedule.tile_k),
+        rows_total_(flat_query_rows(args_)),
+        q_columns_(args_.shape.head_dim),
+        v_columns_(args_.shape.head_dim_v),
+        wants_dq_(args_.grad.dq.data != nullptr),
+        wants_dk_(args_.grad.dk.data != nullptr),
+        wants_dv_(args_.grad.dv.data != nullptr),
+        wants_slopes_(args_.grad.dslopes != nullptr),
+        scratch_(backward_scratch(scratch_shape<V>(launch), StepKind::kBackward),
+                 worker_scratch(launch, worker)) {}
+
+  void run_item(const KeyItem& item) {
+    const ShapeArgs& shape = args_.shape;
+    item_ = item;
+    extent_ = sequence_extent(args_, item.batch);
+    band_ = resolve_band(args_.score.band, extent_.q_len, extent_.k_len);
+    chunk_ =
+        split_keys(item.split, launch_.schedule.splits, launch_.schedule.split_len, shape.seqlen_k);
+    chunk_.end = imin(chunk_.end, extent_.k_len);
+    chunk_.begin = imin(chunk_.begin, chunk_.end);
+    const int64_t keys = chunk_.end - chunk_.begin;
+    __builtin_memset(scratch_.dk, 0, sizeof(E) * static_cast<size_t>(keys * q_columns_.padded()));
+    __builtin_memset(scratch_.dv, 0, sizeof(E) * static_cast<size_t>(keys * v_columns_.padded()));
+    const int64_t group = shape.heads_q / shape.heads_kv;
+    for (int64_t g = 0; g < group; ++g) {
+      run_head(item.kv_head * group + g);
+    }
+    store_key_gradients();
+  }
+
+ private:
+  void run_head(int64_t h) {
+    const ShapeArgs& shape = args_.shape;
+    h_ = h;
+    head_.modifier = make_score_modifier<V>(args_, extent_, band_, item_.batch, h);
+    head_.dropout = args_.dropout;
+    head_.bh = item_.batch * shape.heads_q + h;
+    head_.head_dim = shape.head_dim;
+    head_.head_dim_v = shape.head_dim_v;
+    slope_sum_ = 0.0;
+    for (int64_t row = 0; row < extent_.q_len; row += tile_q_) {
+      run_query_block(row, imin(tile_q_, extent_.q_len - row));
+    }
+    if (wants_slopes_) {
+      auto* partials =
+          reinterpret_cast<double*>(launch_.regions[static_cast<int>(Region::kSlopePartials)]);
+      partials[per_head_partial_index(shape.heads_q, launch_.schedule.splits, item_.batch, h,
+                                      item_.split)] = -slope_sum_;
+    }
+  }
+
+  void run_query_block(int64_t row0, int64_t rows) {
+    KeyRange keys = block_keys(band_, row0, row0 + rows, extent_.k_len);
+    keys.begin = imax(keys.begin, chunk_.begin);
+    keys.end = imin(keys.end, chunk_.end);
+    const bool needs_products = wants_dq_ || wants_dk_ || wants_dv_ || wants_slopes_;
+    if (keys.begin >= keys.end || !needs_products) {
+      store_empty_rows(row0, rows);
+      return;
+    }
+    row0_ = row0;
+    rows_ = rows;
+    panel_count_ = cut_panels<V>(rows, panels_);
+    lanes_ = round_up(rows, V::W);
+    load_query_block();
+    for (int p = 0; p < panel_count_; ++p) {
+      dq_begun_[p] = false;
+    }
+    for (int64_t key = keys.begin; key < keys.end;) {
+      const int64_t count = next_block_keys(keys.end - key, tile_k_);
+      run_key_block(key, count);
+      key += count;
+    }
+    if (wants_dq_) {
+      store_dq();
+    }
+  }
+
+  // Packs Q and dO twice, transposed panels for the dot tiles and column panels for rank_t, and the
+  // statistics of the rows. Lanes past the rows get zeros, and an lse that makes P vanish.
+  void load_query_block() {
+    const ShapeArgs& shape = args_.shape;
+    const TensorArg& dout = args_.grad.dout;
+    const int64_t b = item_.batch;
+    const int64_t first = extent_.q_begin + row0_;
+    const void* q_rows = tensor_row(args_.q, b, first, h_);
+    const void* dout_rows = tensor_row(dout, b, first, h_);
+    load_statistics();
+    for (int p = 0; p < panel_count_; ++p) {
+      const int64_t begin = panels_[p].begin;
+      const int64_t lanes = panels_[p].vectors * V::W;
+      const int64_t rows = imin(lanes, rows_ - begin);
+      const bool finite =
+          pack_transposed<V>(tensor_row(args_.q, b, first + begin, h_), args_.q.dtype, args_.q.seq,
+                             rows, shape.head_dim, shape.head_dim, lanes, head_.modifier.q_factor,
+                             scratch_.q + begin * shape.head_dim);
+      fast_[p] = finite && statistics_in_range<V>(scratch_.lse + begin, lanes);
+      if (wants_ds()) {
+        pack_transposed<V>(tensor_row(dout, b, first + begin, h_), dout.dtype, dout.seq, rows,
+                           shape.head_dim_v, shape.head_dim_v, lanes, E(1),
+                           scratch_.dout + begin * shape.head_dim_v);
+      }
+    }
+    if (wants_dk_) {
+      pack_columns<V>(q_columns_, q_rows, args_.q.dtype, args_.q.seq, rows_, lanes_, 0, E(1),
+                      scratch_.q_cols);
+      zero_column_rows<V>(q_columns_, lanes_, rows_, lanes_, scratch_.q_cols);
+    }
+    if (wants_dv_) {
+      pack_columns<V>(v_columns_, dout_rows, dout.dtype, dout.seq, rows_, lanes_, 0, E(1),
+                      scratch_.dout_cols);
+      zero_column_rows<V>(v_columns_, lanes_, rows_, lanes_, scratch_.dout_cols);
+    }
+  }
+
+  void load_statistics() {
+    const E* delta =
+        reinterpret_cast<const E*>(launch_.regions[static_cast<int>(Region::kRowStats)]);
+    const E* lse = delta + args_.shape.heads_q * rows_total_;
+    const int64_t at =
+        row_stats_index(rows_total_, h_, flat_query_row(args_, extent_, item_.batch, row0_));
+    for (int64_t i = 0; i < lanes_; ++i) {
+      scratch_.delta[i] = i < rows_ ? delta[at + i] : E(0);
+      scratch_.lse[i] = i < rows_ ? lse[at + i] : E(kFastReference / 2);
+    }
+  }
+
+  bool wants_ds() const { return wants_dq_ || wants_dk_ || wants_slopes_; }
+
+  // One (query block, key block): all panels, then the sums over keys.
+  void run_key_block(int64_t key0, int64_t keys) {
+    const ShapeArgs& shape = args_.shape;
+    const int64_t b = item_.batch;
+    const int64_t row = extent_.k_begin + key0;
+    const KeyRows<V> k =
+        load_key_rows<V>(args_.k, b, row, item_.kv_head, keys, shape.head_dim, scratch_.k);
+    KeyRows<V> v = {nullptr, 0};
+    if (wants_ds()) {
+      v = load_key_rows<V>(args_.v, b, row, item_.kv_head, keys, shape.head_dim_v, scratch_.v);
+    }
+    if (wants_dq_) {
+      pack_columns<V>(q_columns_, k.data, sizeof(E) == 4 ? DType::kF32 : DType::kF64, k.ld, keys,
+                      tile_k_, 0, E(1), scratch_.k_cols);
+    }
+    bool any = false;
+    for (int p = 0; p < panel_count_; ++p) {
+      any = run_panel(p, key0, keys, k, v) || any;
+    }
+    if (!any) {
+      return;
+    }
+    const int64_t at = key0 - chunk_.begin;
+    if (wants_dv_) {
+      const int64_t ld = v_columns_.padded();
+      rank_t_all<V>(v_columns_, keys, scratch_.p, spans_, panel_count_, scratch_.dout_cols, lanes_,
+                    scratch_.dv + at * ld, ld);
+    }
+    if (wants_dk_) {
+      const int64_t ld = q_columns_.padded();
+      rank_t_all<V>(q_columns_, keys, scratch_.ds, spans_, panel_count_, scratch_.q_cols, lanes_,
+                    scratch_.dk + at * ld, ld);
+    }
+  }
+
+  // P and dS of panel `index` for keys [key0, key0 + keys), and its share of dQ. Returns whether
+  // any of its rows sees any of the keys.
+  bool run_panel(int index, int64_t key0, int64_t keys, const KeyRows<V>& k, const KeyRows<V>& v) {
+    const ShapeArgs& shape = args_.shape;
+    const int64_t begin = panels_[index].begin;
+    const int64_t lanes = panels_[index].vectors * V::W;
+    const int64_t rows = imin(lanes, rows_ - begin);
+    const int64_t row = row0_ + begin;
+    const KeyRange range = block_keys(band_, row, row + rows, extent_.k_len);
+    const int64_t first = imin(imax(range.begin - key0, 0), keys);
+    const int64_t last = imax(imin(range.end - key0, keys), first);
+    // Row 0 of the panel, behind a margin.
+    const int64_t offset = begin * (tile_k_ + 2 * kTileMargin) + kTileMargin * lanes;
+    spans_[index] = {offset, lanes, begin, first, last};
+    E* p = scratch_.p + offset;
+    E* ds = scratch_.ds + offset;
+    bool seen = false;
+    if (first < last) {
+      const ScoreTile tile = {row, rows, lanes, key0 + first, last - first};
+      const GradientPanel<V> x = {scratch_.q + begin * shape.head_dim,
+                                  scratch_.dout + begin * shape.head_dim_v,
+                                  k.data + first * k.ld,
+                                  v.data + first * v.ld,
+                                  k.ld,
+                                  v.ld,
+                                  scratch_.lse + begin,
+                                  scratch_.delta + begin,
+                                  fast_[index],
+                                  wants_ds(),
+                                  p + first * lanes,
+                                  ds + first * lanes};
+      seen = panel_gradients<V>(panels_[index].vectors, head_, tile, x, &scratch_.panel);
+      if (seen && wants_ds()) {
+        finish_logit_gradients(tile, x.ds);
+        if (wants_dq_) {
+          add_dq(index, tile, x.ds, first);
+        }
+      }
+    }
+    const int64_t zero_begin = seen ? last : first;
+    for (E* tile : {p, ds}) {
+      zero_rows(tile, lanes, first - kTileMargin, first);
+      zero_rows(tile, lanes, zero_begin, last + kTileMargin);
+    }
+    return seen;
+  }
+
+  static ROWMAX_INLINE void zero_rows(E* tile, int64_t lanes, int64_t begin, int64_t end) {
+    for (int64_t x = begin * lanes; x < end * lanes; x += V::W) {
+      V::store(tile + x, V::zero());
+    }
+  }
+
+  // The logit's gradient is final for bias and slopes; the product's carries the softcap's slope.
+  void finish_logit_gradients(const ScoreTile& tile, E* ds) {
+    if (wants_slopes_) {
+      slope_sum_ += distance_sum(tile, ds);
+    }
+    if (head_.modifier.cap != 0) {
+      for (int64_t x = 0; x < tile.keys * tile.lanes; x += V::W) {
+        V::store(ds + x, V::mul(V::load(ds + x), V::load(scratch_.panel.cap_slope + x)));
+      }
+    }
+  }
+
+  // Sum of dS * |row + diagonal - key|, in fp64.
+  double distance_sum(const ScoreTile& tile, const E* ds) const {
+    double sum = 0.0;
+    for (int64_t j = 0; j < tile.keys; ++j) {
+      const int64_t first = tile.row0 + head_.modifier.diagonal - (tile.key0 + j);
+      for (int64_t l = 0; l < tile.rows; ++l) {
+        const int64_t distance = first + l < 0 ? -(first + l) : first + l;
+        sum += static_cast<double>(ds[j * tile.lanes + l]) * static_cast<double>(distance);
+      }
+    }
+    return sum;
+  }
+
+  // dQ of one panel += dS K over the keys that some of its rows see. A key that none sees may have
+  // a NaN in K, which 0 * NaN would carry into dQ. `first`: the tile's first key in the block.
+  void add_dq(int index, const ScoreTile& tile, const E* ds, int64_t first) {
+    const int64_t ld = q_columns_.padded();
+    E* dq = scratch_.dq + static_cast<int64_t>(panels_[index].begin) * ld;
+    const bool some_hidden = head_.modifier.any;
+    const uint8_t* visible = scratch_.panel.visible;
+    for (int64_t j = 0; j < tile.keys;) {
+      int64_t end = tile.keys;
+      if (some_hidden) {
+        while (j < tile.keys && visible[j] == 0) {
+          ++j;
+        }
+        end = j;
+        while (end < tile.keys && visible[end] != 0) {
+          ++end;
+        }
+      }
+      if (j < end) {
+        const RankOperands<E> x = {ds + j * tile.lanes, 1, tile.lanes, scratch_.k_cols, 0, end - j};
+        rank_all<V>(q_columns_, tile.rows, x, tile_k_, first + j, dq, ld, nullptr,
+                    dq_begun_[index] ? Accumulate::kAdd : Accumulate::kFresh);
+        dq_begun_[index] = true;
+      }
+      j = end;
+    }
+  }
+
+  E* dq_partial(int64_t row) const {
+    E* partials = reinterpret_cast<E*>(launch_.regions[static_cast<int>(Region::kDqPartials)]);
+    const int64_t flat = flat_query_row(args_, extent_, item_.batch, row);
+    return partials + args_.shape.head_dim *
+                          dq_partial_index(args_.shape.heads_q, rows_total_, item_.split, h_, flat);
+  }
+
+  void store_dq_rows(int64_t row0, int64_t rows, const E* source, int64_t ld) const {
+    const int64_t width = args_.shape.head_dim;
+    const bool direct = launch_.schedule.splits <= 1;
+    for (int64_t i = 0; i < rows; ++i, source += ld) {
+      if (direct) {
+        store_row<V>(source, width, static_cast<E>(args_.score.scale),
+                     tensor_row(args_.grad.dq, item_.batch, extent_.q_begin + row0 + i, h_),
+                     args_.grad.dq.dtype);
+      } else {
+        __builtin_memcpy(dq_partial(row0 + i), source, sizeof(E) * static_cast<size_t>(width));
+      }
+    }
+  }
+
+  void store_dq() {
+    const int64_t ld = q_columns_.padded();
+    for (int p = 0; p < panel_count_; ++p) {
+      const int64_t begin = panels_[p].begin;
+      const int64_t rows = imin(panels_[p].vectors * V::W, rows_ - begin);
+      E* dq = scratch_.dq + begin * ld;
+      if (!dq_begun_[p]) {
+        __builtin_memset(dq, 0, sizeof(E) * static_cast<size_t>(rows * ld));
+      }
+      store_dq_rows(row0_ + begin, rows, dq, ld);
+    }
+  }
+
+  // dQ of rows that see none of the chunk's keys.
+  void store_empty_rows(int64_t row0, int64_t rows) {
+    if (wants_dq_) {
+      __builtin_memset(scratch_.dq, 0, sizeof(E) * static_cast<size_t>(q_columns_.padded()));
+      store_dq_rows(row0, rows, scratch_.dq, 0);
+    }
+  }
+
+  void store_key_gradients() const {
+    const GradientArgs& grad = args_.grad;
+    for (int64_t j = 0; j < chunk_.end - chunk_.begin; ++j) {
+      const int64_t row = extent_.k_begin + chunk_.begin + j;
+      if (wants_dk_) {
+        store_row<V>(scratch_.dk + j * q_columns_.padded(), args_.shape.head_dim,
+                     static_cast<E>(args_.score.scale),
+                     tensor_row(grad.dk, item_.batch, row, item_.kv_head), grad.dk.dtype);
+      }
+      if (wants_dv_) {
+        store_row<V>(scratch_.dv + j * v_columns_.padded(), args_.shape.head_dim_v, E(1),
+                     tensor_row(grad.dv, item_.batch, row, item_.kv_head), grad.dv.dtype);
+      }
+    }
+  }
+
+  const KernelLaunch& launch_;
+  const AttentionArgs& args_;
+  int64_t tile_q_;
+  int64_t tile_k_;
+  int64_t rows_total_;
+  Columns<V> q_columns_;
+  Columns<V> v_columns_;
+  bool wants_dq_;
+  bool wants_dk_;
+  bool wants_dv_;
+  bool wants_slopes_;
+  BackwardBuffers<V> scratch_;
+
+  // The item and the query head at hand.
+  KeyItem item_;
+  SequenceExtent extent_;
+  RowBand band_;
+  KeyRange chunk_;
+  GradientHead<V> head_;
+  int64_t h_ = 0;
+  double slope_sum_ = 0.0;
+
+  // The query block at hand.
+  int64_t row0_ = 0;
+  int64_t rows_ = 0;
+  int64_t lanes_ = 0;
+  int panel_count_ = 0;
+  Panel panels_[kMaxQueryPanels];
+  PanelSpan spans_[kMaxQueryPanels];
+  bool fast_[kMaxQueryPanels];
+  bool dq_begun_[kMaxQueryPanels];
+};
+
+template <class V>
+void run_backward(const KernelLaunch& launch, int worker) {
+  const ShapeArgs& shape = launch.args->shape;
+  const int64_t splits = launch.schedule.splits;
+  const int64_t items = shape.batch * shape.heads_kv * splits;
+  BackwardWorker<V> backward(launch, worker);
+  for (;;) {
+    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
+    if (index >= items) {
+      return;
+    }
+    backward.run_item(key_item(index, shape.heads_kv, splits));
+  }
+}
+
+}  // namespace rowmax::cpu::ROWMAX_ISA
