@@ -38,14 +38,27 @@ std::string device_text(const DeviceInfo& device) {
   return text;
 }
 
+// Tiles that the kernel's row states; a kernel without them cuts its work itself.
+std::string tile_text(const KernelConfig& config, const Schedule& schedule) {
+  if (config.tile_q > 0 && config.tile_k > 0) {
+    return fmt::format("tile {} x {}, ", schedule.tile_q, schedule.tile_k);
+  }
+  if (config.tile_q > 0) {
+    return fmt::format("{} rows an item, ", schedule.tile_q);
+  }
+  return config.tile_k > 0 ? fmt::format("blocks of {} keys, ", schedule.tile_k) : std::string();
+}
+
 std::string step_text(const detail::PlanStep& step) {
   const Schedule& s = step.schedule;
-  std::string text = fmt::format("{}: tile {} x {}, {} item{}", step.kernel->config.name, s.tile_q,
-                                 s.tile_k, s.items, s.items == 1 ? "" : "s");
+  std::string text =
+      fmt::format("{}: {}{} item{}", step.kernel->config.name, tile_text(step.kernel->config, s),
+                  s.items, s.items == 1 ? "" : "s");
   if (s.splits > 1) {
     text += fmt::format(", {} key ranges of {}", s.splits, s.split_len);
   }
-  return text + fmt::format(", scratch {} B a thread", step.thread_bytes);
+  return text + (step.thread_bytes > 0 ? fmt::format(", scratch {} B a thread", step.thread_bytes)
+                                       : std::string());
 }
 
 void add_work(const AttentionProblem& problem, std::string& out) {

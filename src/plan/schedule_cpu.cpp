@@ -20,6 +20,8 @@ constexpr int64_t kLeastDecodeSplitKeys = 256;
 // Decode: bounds the partial states of long caches, (splits, Hq, rows, Dv + 2).
 constexpr int64_t kMostDecodeItems = 128;
 constexpr int64_t kMostBackwardChunks = 8;
+// Partial states of forward, whatever the length: 8 MB for each of two threads.
+constexpr int64_t kMostPartialBytes = int64_t{16} << 20;
 
 // Splits the keys in at most `splits` ranges whose length is a multiple of `multiple`.
 void split_keys_evenly(int64_t splits, int64_t seqlen_k, int64_t multiple, Schedule& schedule) {
@@ -34,6 +36,14 @@ void split_keys_evenly(int64_t splits, int64_t seqlen_k, int64_t multiple, Sched
     schedule.splits = count;
     schedule.split_len = length;
   }
+}
+
+// Most key ranges whose partial states, (splits, Hq, rows, Dv + 2), stay within the limit.
+int64_t most_partial_states(const AttentionProblem& problem, Compute compute) {
+  const int64_t element_bytes = compute == Compute::kF64 ? 8 : 4;
+  const int64_t bytes =
+      query_rows(problem) * problem.sizes.heads_q * (problem.sizes.head_dim_v + 2) * element_bytes;
+  return bytes > 0 ? std::max<int64_t>(kMostPartialBytes / bytes, 1) : 1;
 }
 
 void schedule_forward(const AttentionProblem& problem, int64_t max_splits, Schedule& schedule) {
@@ -78,11 +88,12 @@ void schedule_backward(const AttentionProblem& problem, int64_t max_splits, Sche
   schedule.items = heads * schedule.splits;
 }
 
-int64_t bias_gradient_items(const AttentionProblem& problem, const Schedule& schedule) {
+// Tiles of dbias; a kernel that states no tile cuts it itself: one element an item is the bound.
+int64_t bias_gradient_items(const AttentionProblem& problem, const KernelConfig& config) {
   const Sizes& s = problem.sizes;
   const BroadcastShape& bias = problem.score.bias;
-  const int64_t row_blocks = ceil_div(bias.rows ? s.seqlen_q : 1, schedule.tile_q);
-  const int64_t col_blocks = ceil_div(bias.cols ? s.seqlen_k : 1, schedule.tile_k);
+  const int64_t row_blocks = ceil_div(bias.rows ? s.seqlen_q : 1, std::max(config.tile_q, 1));
+  const int64_t col_blocks = ceil_div(bias.cols ? s.seqlen_k : 1, std::max(config.tile_k, 1));
   return (bias.batch ? s.batch : 1) * (bias.heads ? s.heads_q : 1) * row_blocks * col_blocks;
 }
 
@@ -100,13 +111,15 @@ Schedule main_schedule(const AttentionProblem& problem, const KernelConfig& conf
   set_tiles(problem.sizes, config, schedule);
   switch (config.step) {
     case StepKind::kDecode:
-      schedule_decode(problem, max_splits, schedule);
+      schedule_decode(problem, std::min(max_splits, most_partial_states(problem, config.compute)),
+                      schedule);
       break;
     case StepKind::kBackward:
       schedule_backward(problem, max_splits, schedule);
       break;
     default:
-      schedule_forward(problem, max_splits, schedule);
+      schedule_forward(problem, std::min(max_splits, most_partial_states(problem, config.compute)),
+                       schedule);
       break;
   }
   return schedule;
@@ -120,19 +133,21 @@ Schedule helper_schedule(const AttentionProblem& problem, const KernelConfig& co
   schedule.splits = main.splits;
   schedule.split_len = main.split_len;
   const int64_t heads = s.batch * s.heads_q;
+  // A kernel that states no tile cuts the rows itself: one row an item is the bound.
+  const int64_t rows_of_item = std::max(config.tile_q, 1);
   switch (config.step) {
     case StepKind::kRowStats:
       schedule.items = heads * ceil_div(s.seqlen_q, kRowStatsChunk);
       break;
     case StepKind::kBiasGradient:
-      schedule.items = bias_gradient_items(problem, schedule);
+      schedule.items = bias_gradient_items(problem, config);
       break;
     case StepKind::kReduce:
-      // An empty batch still has its dsinks and dslopes to write.
-      schedule.items = std::max<int64_t>(heads * ceil_div(s.seqlen_q, schedule.tile_q), 1);
+      // One each for dsinks and dslopes, which an empty batch has to write too.
+      schedule.items = heads * ceil_div(s.seqlen_q, rows_of_item) + 2;
       break;
     default:
-      schedule.items = heads * ceil_div(s.seqlen_q, schedule.tile_q);
+      schedule.items = heads * ceil_div(s.seqlen_q, rows_of_item);
       break;
   }
   return schedule;

@@ -185,6 +185,9 @@ TEST(Schedule, SplitsOnlyWhenItemsAreFewAndKeysAreMany) {
   EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1023 d64", forward).splits, 1);
   EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1024 d64", forward).splits, 2);
   EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1048576 d64", forward).splits, 32);
+  // Partial states of at most 16 MiB: 960 rows of 4098 floats are 15.0 MiB.
+  EXPECT_EQ(schedule_of("forward f32 h1 sq960 sk1048576 d64", forward).splits, 3);
+  EXPECT_EQ(schedule_of("forward f32 h1 sq960 sk1048576 d64 dv4096", forward).splits, 1);
   EXPECT_EQ(schedule_of("forward f32 b0 h1 sq64 sk4096 d64", forward).items, 0);
   EXPECT_EQ(schedule_of("forward f32 h1 sq0 sk4096 d64", forward).items, 0);
 
