@@ -251,15 +251,20 @@ struct Panel {
   int32_t vectors;
 };
 
-// Cuts ceil(width / W) vectors into panels of 3, the rest in 2s; one single vector only where the
-// width is that small or odd. Returns the number of panels.
+// Vectors of the next panel when `left` remain: 3, the rest in 2s; one single vector only where the
+// width is that small or odd.
+ROWMAX_INLINE int next_panel_vectors(int64_t left) {
+  return left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1;
+}
+
+// Cuts ceil(width / W) vectors into panels. Returns the number of panels.
 template <class V>
 ROWMAX_INLINE int cut_panels(int64_t width, Panel* out) {
   int64_t vectors = (width + V::W - 1) / V::W;
   int count = 0;
   int32_t begin = 0;
   while (vectors > 0) {
-    const int take = vectors >= 5 || vectors == 3 ? 3 : vectors >= 2 ? 2 : 1;
+    const int take = next_panel_vectors(vectors);
     out[count++] = {begin, take};
     begin += take * V::W;
     vectors -= take;
