@@ -74,7 +74,8 @@ ROWMAX_NOINLINE inline void drop_weights(const DecodeItem& item, const KeyBlock&
     for (int r = 0; r < item.count; ++r) {
       const int64_t bh = item.batch * item.args->shape.heads_q + item.head[r];
       const bool kept = dropout_keeps(dropout, bh, item.position[r], block.key[j]);
-      p[j * item.rows + r] *= kept ? static_cast<E>(dropout.keep_scale) : E(0);
+      E& weight = p[j * item.rows + r];
+      weight = kept ? weight * static_cast<E>(dropout.keep_scale) : E(0);
     }
   }
 }
