@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/backward_buffers-inl.h"
 #include "backend/cpu/gradient_panel-inl.h"
 #include "backend/cpu/rank_t-inl.h"
 #include "kernel_api/kernel.h"
@@ -19,65 +20,6 @@
 #include "kernel_api/schedule.h"
 
 namespace rowmax::cpu::ROWMAX_ISA {
-
-inline constexpr int kMaxQueryPanels = 64;
-
-// A worker's scratch as pointers; shapes in backward_scratch.h.
-template <class V>
-struct BackwardBuffers {
-  using E = typename V::E;
-  E* q;
-  E* dout;
-  E* q_cols;
-  E* dout_cols;
-  E* lse;
-  E* delta;
-  E* dq;
-  E* p;
-  E* ds;
-  E* k;
-  E* v;
-  E* k_cols;
-  E* dk;
-  E* dv;
-  GradientBuffers<V> panel;
-
-  BackwardBuffers(const BackwardScratch& at, char* base) {
-    const auto part = [base](int64_t offset) { return reinterpret_cast<E*>(base + offset); };
-    q = part(at.q);
-    dout = part(at.dout);
-    q_cols = part(at.q_cols);
-    dout_cols = part(at.dout_cols);
-    lse = part(at.lse);
-    delta = part(at.delta);
-    dq = part(at.dq);
-    p = part(at.p);
-    ds = part(at.ds);
-    k = part(at.k);
-    v = part(at.v);
-    k_cols = part(at.k_cols);
-    dk = part(at.dk);
-    dv = part(at.dv);
-    panel = {part(at.modifier), part(at.cap_slope), part(at.keep),
-             reinterpret_cast<uint8_t*>(base + at.visible)};
-  }
-};
-
-template <class V>
-BackwardScratchShape scratch_shape(const KernelLaunch& launch) {
-  const ShapeArgs& shape = launch.args->shape;
-  return {shape.head_dim,
-          shape.head_dim_v,
-          chunk_capacity(launch.schedule, shape.seqlen_k),
-          launch.schedule.tile_q,
-          launch.schedule.tile_k,
-          V::W,
-          static_cast<int64_t>(sizeof(typename V::E))};
-}
-
-ROWMAX_INLINE char* worker_scratch(const KernelLaunch& launch, int worker) {
-  return launch.thread_scratch + static_cast<size_t>(worker) * launch.thread_stride;
-}
 
 // Keys of the next block when [begin, end) remain: equal blocks of at most tile_k, a multiple of 12
 // rows each (whole tiles of 4 and 6), so that no short block is left over.
@@ -173,8 +115,8 @@ class BackwardWorker {
     }
   }
 
-  // Packs Q and dO twice, transposed panels for the dot tiles and column panels for rank_t, and the
-  // statistics of the rows. Lanes past the rows get zeros, and an lse that makes P vanish.
+  // Packs Q and dO twice, transposed panels for the dot tiles and column panels for rank_t. Lanes
+  // past the rows get zeros.
   void load_query_block() {
     const ShapeArgs& shape = args_.shape;
     const TensorArg& dout = args_.grad.dout;
@@ -211,15 +153,9 @@ class BackwardWorker {
   }
 
   void load_statistics() {
-    const E* delta =
-        reinterpret_cast<const E*>(launch_.regions[static_cast<int>(Region::kRowStats)]);
-    const E* lse = delta + args_.shape.heads_q * rows_total_;
     const int64_t at =
         row_stats_index(rows_total_, h_, flat_query_row(args_, extent_, item_.batch, row0_));
-    for (int64_t i = 0; i < lanes_; ++i) {
-      scratch_.delta[i] = i < rows_ ? delta[at + i] : E(0);
-      scratch_.lse[i] = i < rows_ ? lse[at + i] : E(kFastReference / 2);
-    }
+    copy_row_statistics<V>(launch_, at, rows_, lanes_, scratch_.lse, scratch_.delta);
   }
 
   bool wants_ds() const { return wants_dq_ || wants_dk_ || wants_slopes_; }
@@ -312,14 +248,17 @@ class BackwardWorker {
     }
   }
 
-  // The logit's gradient is final for bias and slopes; the product's carries the softcap's slope.
+  // The logit's gradient is final for bias and slopes; the product's carries the softcap's slope,
+  // which is NaN where a hidden key's row is.
   void finish_logit_gradients(const ScoreTile& tile, E* ds) {
     if (wants_slopes_) {
       slope_sum_ += distance_sum(tile, ds);
     }
     if (head_.modifier.cap != 0) {
       for (int64_t x = 0; x < tile.keys * tile.lanes; x += V::W) {
-        V::store(ds + x, V::mul(V::load(ds + x), V::load(scratch_.panel.cap_slope + x)));
+        const auto g = V::load(ds + x);
+        const auto slope = V::load(scratch_.panel.cap_slope + x);
+        V::store(ds + x, V::select(V::eq(g, V::zero()), g, V::mul(g, slope)));
       }
     }
   }

@@ -267,43 +267,4 @@ ROWMAX_INLINE bool panel_gradients(int vectors, const GradientHead<V>& head, con
   }
 }
 
-// Whether every statistic of a panel is inside the range of exp2_reference.
-template <class V>
-ROWMAX_INLINE bool statistics_in_range(const typename V::E* lse, int64_t lanes) {
-  bool ok = sizeof(typename V::E) == 4;
-  for (int64_t l = 0; l < lanes; l += V::W) {
-    ok = ok && V::all(V::lt(V::abs(V::load(lse + l)), V::set1(kFastReference)));
-  }
-  return ok;
-}
-
-// Row `row` (in the tensor's own numbering) of one (batch element, head).
-ROWMAX_INLINE void* tensor_row(const TensorArg& tensor, int64_t b, int64_t row, int64_t head) {
-  return element(tensor.data, tensor.dtype,
-                 b * tensor.batch + row * tensor.seq + head * tensor.head);
-}
-
-// K or V rows for the dot tile. Rows that are already of the compute type and close together are
-// read in place; others are copied, since rows a power of two apart fall into few cache sets.
-template <class V>
-struct KeyRows {
-  const typename V::E* data;
-  int64_t ld;
-};
-
-template <class V>
-ROWMAX_INLINE KeyRows<V> load_key_rows(const TensorArg& tensor, int64_t b, int64_t row,
-                                       int64_t head, int64_t rows, int64_t width,
-                                       typename V::E* buffer) {
-  using E = typename V::E;
-  const void* source = tensor_row(tensor, b, row, head);
-  const DType own = sizeof(E) == 4 ? DType::kF32 : DType::kF64;
-  if (tensor.dtype == own && tensor.seq <= 2 * width && tensor.seq >= width) {
-    return {static_cast<const E*>(source), tensor.seq};
-  }
-  const int64_t padded = round_up(width, V::W);
-  pack_rows<V>(source, tensor.dtype, tensor.seq, rows, width, padded, buffer);
-  return {buffer, padded};
-}
-
 }  // namespace rowmax::cpu::ROWMAX_ISA
