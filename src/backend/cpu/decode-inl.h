@@ -40,8 +40,9 @@ ROWMAX_NOINLINE inline void modify_block(const DecodeItem& item, const KeyBlock&
       if (score.bias.data != nullptr) {  // finite terms keep a finite sum
         E bias = bias_of<E>(item, r, block.key[j]) * E(kLog2E);
         bias = bias < floor ? floor : bias;
+        const bool finite = x >= floor;
         x += bias;
-        x = x < floor ? floor : x;
+        x = finite && x < floor ? floor : x;
       }
       if (score.slopes != nullptr) {
         const E slope = static_cast<E>(
