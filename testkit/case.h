@@ -1,0 +1,63 @@
+// A case: a problem plus everything that fixes its tensors. One text form for tests, bench and the
+// command line: the problem's words (docs/testing.md) and
+//   seed7                       seed of every random value (default 1)
+//   inputs=gaussian|large|near-100|minus5e5|equal|onekey|outlier
+//   strides=contiguous|fused_qkv|bhsd|broadcast_kv|padded
+//   lengths=random|full|zero|one of ragged sequences and used lengths
+//   qlens=1,5,3  klens=0,700,64 exact lengths instead
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rowmax/problem.h"
+#include "rowmax/status.h"
+
+namespace rowmax::testkit {
+
+enum class InputKind : int {
+  kGaussian = 0,
+  kLarge,     // logits of a few hundred; biases hold the lowest finite value here and there
+  kNear100,   // every logit near -100
+  kMinus5e5,  // every logit near -5e5: LSE keeps a few percent of a unit only
+  kEqual,     // all rows equal and large
+  kOneKey,    // one key of each sequence takes nearly all the weight
+  kOutlier,   // a few channels and tokens far larger than the rest
+};
+inline constexpr int kInputKindCount = 7;
+
+enum class StrideKind : int {
+  kContiguous = 0,
+  kFusedQkv,     // q, k, v (and dq, dk, dv) are slices of one buffer where the shapes allow it
+  kBhsd,         // heads before positions in memory
+  kBroadcastKv,  // heads or batch elements share the memory of K and V
+  kPadded,       // gaps after every head and row, odd offsets
+};
+inline constexpr int kStrideKindCount = 5;
+
+enum class LengthKind : int { kRandom = 0, kFull, kZero, kOne };
+inline constexpr int kLengthKindCount = 4;
+
+const char* to_string(InputKind kind);
+const char* to_string(StrideKind kind);
+const char* to_string(LengthKind kind);
+
+struct Case {
+  AttentionProblem problem;
+  uint64_t seed = 1;
+  InputKind inputs = InputKind::kGaussian;
+  StrideKind strides = StrideKind::kContiguous;
+  LengthKind lengths = LengthKind::kRandom;
+  std::vector<int64_t> query_lengths;  // (B) or empty
+  std::vector<int64_t> key_lengths;    // (B) or empty
+};
+
+std::string to_string(const Case& spec);
+Result<Case> parse_case(std::string_view text);
+
+// One case a line; empty lines and lines that start with # are skipped.
+Result<std::vector<Case>> parse_cases(std::string_view text);
+
+}  // namespace rowmax::testkit

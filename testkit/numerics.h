@@ -1,0 +1,53 @@
+// The pass rule of docs/numerics.md and every constant in it. No test holds a tolerance of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rowmax/dtype.h"
+#include "testkit/outputs.h"
+
+namespace rowmax::testkit {
+
+// A result passes where  error <= max(kNaiveFactor * naive error, kBoundFactor * bound + rounding).
+inline constexpr double kNaiveFactor = 2.0;
+// Deviations of the probabilistic model of rounding (docs/numerics.md): at 4 the chance that one
+// sum of independent roundings leaves its bound is below 7e-4, and the bounds are themselves sums
+// of absolute values.
+inline constexpr double kBoundFactor = 4.0;
+
+// Roundings that are not part of a sum, in units of the compute type's unit roundoff.
+inline constexpr double kProductRoundings = 2.0;  // scale applied to q, then to the product
+inline constexpr double kExpRoundings = 4.0;      // own exp2 (2), normalisation, rescale
+inline constexpr double kLogRoundings = 4.0;      // own log2 (2), conversion, sum with the maximum
+inline constexpr double kTanhRoundings = 4.0;     // own tanh (2), division and product by the cap
+
+// Error bounds of one output, element by element in dense order, before kBoundFactor; and the
+// storage rounding that comes on top. Zero means that the result is exact.
+struct OutputBound {
+  std::vector<double> bound;
+  std::vector<double> rounding;
+};
+
+struct OutputReport {
+  Output output = Output::kOut;
+  int64_t elements = 0;
+  int64_t value_mismatches = 0;      // finite, but beyond the limit
+  int64_t nonfinite_mismatches = 0;  // NaN, +inf, -inf or finite where the oracle has another class
+  double ratio = 0.0;                // worst error / limit of the finite elements
+  double limit = 0.0;                // at the element of `ratio`
+  double max_error = 0.0;
+  double naive_max_error = 0.0;
+  std::string worst;  // "b0 h3 i17 d5: got 0.1, expected 0.2, error 0.1, limit 1e-6"
+
+  bool passed() const { return value_mismatches == 0 && nonfinite_mismatches == 0; }
+};
+
+// `got` and `naive` hold values as stored in the output's type, `oracle` unrounded ones. The naive
+// error that counts for an element is the largest of its row (the innermost axis).
+OutputReport compare_output(const std::vector<OutputRow>& rows, Output output,
+                            const std::vector<double>& got, const std::vector<double>& oracle,
+                            const std::vector<double>& naive, const OutputBound& bound);
+
+}  // namespace rowmax::testkit
