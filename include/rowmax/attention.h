@@ -12,10 +12,12 @@
 namespace rowmax {
 
 // Runs fn(arg, w) once for every w in [0, workers), concurrently if it can, and returns when all
-// have returned. Must be callable from any thread.
+// have returned. Must be callable from any thread. A single worker runs on the calling thread
+// without it.
 using ParallelFor = void (*)(void* context, int workers, void (*fn)(void* arg, int worker),
                              void* arg);
 
+// Who runs an execute.
 struct ExecuteOptions {
   int threads = 0;                     // 0: the OpenMP default. Results never depend on it.
   ParallelFor parallel_for = nullptr;  // null: OpenMP (plain threads in a forked child)
@@ -51,7 +53,8 @@ struct DropoutState {
   int64_t col_base = 0;
 };
 
-// Gradients: dO and dLSE come in, the others go out; absent outputs are not computed.
+// Gradients: dO and dLSE come in; those that the problem's `gradients` names go out. Everything
+// else must be absent.
 struct GradientTensors {
   ConstTensorView dout;  // as out
   ConstTensorView dlse;  // as lse
@@ -79,9 +82,10 @@ struct AttentionTensors {
   GradientTensors grad;
 };
 
-// Checks every tensor against the plan's problem (sizes, types, strides, alignment, lengths), then
-// computes. Nothing is written after an error. `workspace`: plan.workspace_bytes(threads) bytes,
-// 64-byte aligned, one per concurrent call. Thread-safe.
+// Checks every tensor against the plan's problem (sizes, types, strides, alignment, lengths;
+// tensors that the problem does not use must be absent; outputs may not share memory with each
+// other or with an input), then computes. Nothing is written after an error. `workspace`:
+// plan.workspace_bytes(threads) bytes, 64-byte aligned, one per concurrent call. Thread-safe.
 ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
                           size_t workspace_bytes, const ExecuteOptions& options = {});
 

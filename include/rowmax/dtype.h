@@ -10,6 +10,7 @@
 
 namespace rowmax {
 
+// The values are those of the C ABI.
 enum class DType : int {
   kF64 = 0,
   kF32 = 1,
@@ -38,6 +39,7 @@ constexpr size_t size_of(DType dtype) {
   return 0;
 }
 
+// Whether the type holds real numbers.
 constexpr bool is_floating(DType dtype) {
   return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 ||
          dtype == DType::kF16;

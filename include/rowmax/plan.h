@@ -26,6 +26,7 @@ struct DeviceInfo {
 // The machine this process runs on. ROWMAX_MAX_ISA=portable|avx2 lowers `isa`.
 ROWMAX_API DeviceInfo host_device();
 
+// Restrictions on the choice of a plan.
 struct PlanOptions {
   std::string force_kernel;   // exact name of the main kernel; also ROWMAX_FORCE_KERNEL
   int64_t max_workspace = 0;  // bytes for the thread count below; 0: no limit

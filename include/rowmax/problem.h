@@ -128,6 +128,7 @@ struct Gradients {
   friend bool operator==(const Gradients&, const Gradients&) = default;
 };
 
+// What is to be computed; see the file comment.
 struct AttentionProblem {
   Op op = Op::kForward;
   DType dtype = DType::kF32;      // of Q, K, V (and dO, dQ, dK, dV)

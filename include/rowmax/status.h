@@ -10,6 +10,7 @@
 
 namespace rowmax {
 
+// Kinds of failure.
 enum class StatusCode : int {
   kOk = 0,
   kInvalidArgument = 1,  // the caller's input breaks a rule; the message names argument and value

@@ -9,6 +9,7 @@
 
 namespace rowmax {
 
+// Most axes of a tensor.
 inline constexpr int kMaxRank = 4;
 
 // A view of a tensor that is read. Strides are in elements, 64 bit, and may be zero (broadcast);
