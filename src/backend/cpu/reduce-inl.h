@@ -11,17 +11,14 @@
 
 namespace rowmax::cpu::ROWMAX_ISA {
 
-// Rows of one (batch element, query head) that an item adds up.
-inline constexpr int64_t kReduceRows = 64;
-
-// dQ = scale * sum over chunks of the partials, for rows [row0, row0 + kReduceRows).
+// dQ = scale * sum over chunks of the partials, for rows [row0, row0 + tile_q).
 template <class V>
 void reduce_dq(const KernelLaunch& launch, int64_t b, int64_t h, int64_t row0) {
   using E = typename V::E;
   const AttentionArgs& args = *launch.args;
   const TensorArg& dq = args.grad.dq;
   const SequenceExtent extent = sequence_extent(args, b);
-  const int64_t end = imin(row0 + kReduceRows, extent.q_len);
+  const int64_t end = imin(row0 + launch.schedule.tile_q, extent.q_len);
   const int64_t width = args.shape.head_dim;
   const int64_t rows_total = flat_query_rows(args);
   E* partials = reinterpret_cast<E*>(launch.regions[static_cast<int>(Region::kDqPartials)]);
@@ -90,13 +87,13 @@ void run_reduce(const KernelLaunch& launch) {
   const AttentionArgs& args = *launch.args;
   const ShapeArgs& shape = args.shape;
   const bool sums_dq = args.grad.dq.data != nullptr && launch.schedule.splits > 1;
-  const int64_t blocks = ceil_div(shape.seqlen_q, kReduceRows);
+  const int64_t blocks = ceil_div(shape.seqlen_q, launch.schedule.tile_q);
   const int64_t dq_items = sums_dq ? shape.batch * shape.heads_q * blocks : 0;
   for (;;) {
     const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
     if (index < dq_items) {
       const int64_t bh = index / blocks;
-      reduce_dq<V>(launch, bh / shape.heads_q, bh % shape.heads_q, index % blocks * kReduceRows);
+      reduce_dq<V>(launch, bh / shape.heads_q, bh % shape.heads_q, index % blocks * launch.schedule.tile_q);
     } else if (index == dq_items) {
       if (args.grad.dsinks != nullptr) {
         reduce_sinks(launch);

@@ -14,6 +14,9 @@ constexpr ThreadBytes thread_bytes_of(StepKind step) {
       return forward_thread_bytes;
     case StepKind::kDecode:
       return decode_thread_bytes;
+    case StepKind::kBackward:
+    case StepKind::kBiasGradient:
+      return backward_thread_bytes;
     default:
       return no_thread_bytes;
   }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "backend/cpu/backward_scratch.h"
 #include "backend/cpu/decode_scratch.h"
 #include "backend/cpu/forward_scratch.h"
 
@@ -97,6 +98,19 @@ size_t decode_thread_bytes(const AttentionProblem& problem, const KernelConfig& 
                                             vector_width(config),
                                             config.compute == Compute::kF64 ? 8 : 4)
                                  .bytes);
+}
+
+size_t backward_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
+                             const Schedule& schedule) {
+  BackwardScratchShape shape;
+  shape.head_dim = problem.sizes.head_dim;
+  shape.head_dim_v = problem.sizes.head_dim_v;
+  shape.chunk = chunk_capacity(schedule, problem.sizes.seqlen_k);
+  shape.tile_q = schedule.tile_q;
+  shape.tile_k = schedule.tile_k;
+  shape.width = vector_width(config);
+  shape.element_bytes = config.compute == Compute::kF64 ? 8 : 4;
+  return static_cast<size_t>(backward_scratch(shape, config.step).bytes);
 }
 
 size_t no_thread_bytes(const AttentionProblem& /*problem*/, const KernelConfig& /*config*/,

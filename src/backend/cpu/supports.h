@@ -15,6 +15,8 @@ size_t forward_thread_bytes(const AttentionProblem& problem, const KernelConfig&
                             const Schedule& schedule);
 size_t decode_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
                            const Schedule& schedule);
+size_t backward_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
+                             const Schedule& schedule);  // kBackward and kBiasGradient
 size_t no_thread_bytes(const AttentionProblem& problem, const KernelConfig& config,
                        const Schedule& schedule);
 
