@@ -1,0 +1,44 @@
+# The front door; CMakePresets.json and tools/ do the work.
+.PHONY: help demo test bench format lint deps clean
+JOBS ?= $(shell nproc)
+export JOBS
+
+help:
+	@echo "make demo     build, run exact attention on the tensors of data/, sweep lengths (demo_output/)"
+	@echo "make test     build and run every test, with sanitizers"
+	@echo "make bench    benchmarks; results in build/bench.json"
+	@echo "make lint     rules of the tree and the format"
+	@echo "make format   format the C++ files"
+	@echo "make deps     install the packages that the build needs (root and apt), or print the line"
+
+deps:
+	@tools/install_deps.sh build
+
+build/release/build.ninja: | deps
+	@cmake --preset release
+
+# CMake regenerates by itself; configuring needs the packages once.
+.PHONY: release
+release: build/release/build.ninja
+	@cmake --build --preset release -j $(JOBS)
+
+demo: release
+	@tools/demo.sh
+
+test: deps
+	@tools/test.sh
+
+bench: release
+	@build/release/apps/rowmax/rowmax bench --suite bench --json build/bench.json
+
+format:
+	@tools/format.sh
+
+lint:
+	@tools/install_deps.sh lint
+	@tools/format.sh --check
+	@python3 tools/check_tree.py
+	@python3 tools/plant_faults.py --check
+
+clean:
+	@rm -rf build

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# `make test`: release build with every test, then the sanitizers, then the aarch64 compile check.
+# Prints a table of seconds per stage; the last line sums up the tests. Exits 1 if anything failed.
+#   tools/test.sh [STAGE...]    release asan tsan objects aarch64 (default: all)
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+jobs=${JOBS:-$(nproc)}
+stages=("$@")
+if [[ ${#stages[@]} -eq 0 ]]; then
+  stages=(release objects asan tsan aarch64)
+fi
+mkdir -p build
+passed=0
+failed=0
+broken=0
+table=()
+
+# Adds one ctest log's counts to the totals.
+count() {
+  local line total bad
+  line=$(grep -E '^[0-9]+% tests passed, ' "$1" | tail -n 1)
+  bad=$(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1/p' <<< "$line")
+  total=$(sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\2/p' <<< "$line")
+  if [[ -z $total || $total -eq 0 ]]; then
+    echo "no tests ran" >&2
+    return 1
+  fi
+  passed=$((passed + total - bad))
+  failed=$((failed + bad))
+}
+
+# Configures, builds and runs ctest with the given selection.
+build_and_test() {
+  local preset=$1
+  shift
+  local log=build/test-$preset.log
+  cmake --preset "$preset" > "$log.configure" 2>&1 || { cat "$log.configure"; return 1; }
+  cmake --build --preset "$preset" -j "$jobs" > "$log.build" 2>&1 || { grep -vE '^\[[0-9]+/' "$log.build" | tail -n 60; return 1; }
+  ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error "$@" > "$log" 2>&1
+  local rc=$?
+  if [[ $rc -ne 0 ]]; then
+    tail -n 120 "$log"
+  fi
+  count "$log" && return $rc
+}
+
+stage_release() { build_and_test release; }
+stage_objects() { python3 tools/check_isa_objects.py build/release; }
+stage_asan() {
+  export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+  build_and_test asan -L 'unit|numeric|cli' -LE 'slow|consumer'
+}
+# GCC's OpenMP runtime is not built for the thread sanitizer: this runs the tests of threads (by
+# name), which bring their own parallel_for.
+stage_tsan() {
+  export TSAN_OPTIONS=halt_on_error=1
+  build_and_test tsan -R '[Tt]hread'
+}
+# The portable units and everything of the host side; no tests, nothing is run.
+stage_aarch64() {
+  tools/install_deps.sh cross
+  if ! command -v aarch64-linux-gnu-g++ > /dev/null; then
+    return 0
+  fi
+  local log=build/test-aarch64.log
+  cmake -S . -B build/aarch64 -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
+    -DCMAKE_BUILD_TYPE=Release -DROWMAX_WERROR=ON -DROWMAX_BUILD_TESTS=OFF -DROWMAX_BUILD_APPS=OFF \
+    > "$log" 2>&1 && cmake --build build/aarch64 -j "$jobs" --target rowmax >> "$log" 2>&1
+  local rc=$?
+  if [[ $rc -ne 0 ]]; then
+    tail -n 40 "$log"
+  fi
+  return $rc
+}
+
+for stage in "${stages[@]}"; do
+  if ! declare -F "stage_$stage" > /dev/null; then
+    echo "test: no stage '$stage'" >&2
+    exit 2
+  fi
+  echo "== $stage"
+  begin=$SECONDS
+  "stage_$stage"
+  rc=$?
+  [[ $rc -ne 0 ]] && broken=$((broken + 1))
+  table+=("$(printf '%-10s %6d s  %s' "$stage" $((SECONDS - begin)) "$([[ $rc -eq 0 ]] && echo ok || echo FAILED)")")
+done
+
+echo
+printf '%s\n' "${table[@]}"
+if [[ $broken -gt 0 && $failed -eq 0 ]]; then
+  failed=$broken # a stage that could not build counts as one
+fi
+echo "$passed passed, $failed failed"
+[[ $broken -eq 0 ]]
