@@ -23,6 +23,25 @@ inline constexpr double kExpRoundings = 4.0;      // own exp2 (2), normalisation
 inline constexpr double kLogRoundings = 4.0;      // own log2 (2), conversion, sum with the maximum
 inline constexpr double kTanhRoundings = 4.0;     // own tanh (2), division and product by the cap
 
+// Central differences of an fp64 loss: the step that balances truncation (step^2) and rounding
+// (eps64 / step) for an fp64 parameter; a power of two that fp32 parameters hold for theirs.
+template <class T>
+constexpr double finite_difference_step() {
+  return sizeof(T) == sizeof(double) ? 0x1p-17 : 0x1p-10;
+}
+
+// Truncation with third derivatives of order kThirdDerivative, rounding of the two losses, and the
+// rounding of the stored gradient, which is of order one.
+inline constexpr double kThirdDerivative = 16.0;
+template <class T>
+double finite_difference_limit(double loss) {
+  const double step = finite_difference_step<T>();
+  const double magnitude = 1.0 + (loss < 0.0 ? -loss : loss);
+  const double stored = sizeof(T) == sizeof(double) ? 0.0 : epsilon_of(DType::kF32);
+  return kThirdDerivative * step * step +
+         kBoundFactor * epsilon_of(DType::kF64) * magnitude / step + kBoundFactor * stored;
+}
+
 // Error bounds of one output, element by element in dense order, before kBoundFactor; and the
 // storage rounding that comes on top. Zero means that the result is exact.
 struct OutputBound {
