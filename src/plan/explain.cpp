@@ -54,7 +54,9 @@ std::string step_text(const detail::PlanStep& step) {
   std::string text =
       fmt::format("{}: {}{} item{}", step.kernel->config.name, tile_text(step.kernel->config, s),
                   s.items, s.items == 1 ? "" : "s");
-  if (s.splits > 1) {
+  const StepKind kind = step.kernel->config.step;
+  const bool knows_ranges = kind != StepKind::kRowStats && kind != StepKind::kBiasGradient;
+  if (s.splits > 1 && knows_ranges) {
     text += fmt::format(", {} key ranges of {}", s.splits, s.split_len);
   }
   return text + (step.thread_bytes > 0 ? fmt::format(", scratch {} B a thread", step.thread_bytes)

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <ostream>
 #include <sstream>
 #include <string>
 
@@ -20,6 +21,8 @@ struct GoldenCase {
   const char* isa;
   const char* line;
 };
+
+void PrintTo(const GoldenCase& c, std::ostream* out) { *out << c.name; }
 
 const GoldenCase kCases[] = {
     {"forward_f32_full", "avx2", "forward f32 b2 h8 s1024 d64"},
