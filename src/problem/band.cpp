@@ -18,7 +18,8 @@ Bound tighter(const Bound& a, const Bound& b) {
 
 // Both bounds grow outwards (left is a count of keys before the diagonal), so the smaller one is
 // the tighter one at either end. A full band takes the other's alignment: it has no diagonal. Two
-// bounded bands must agree on it; their lengths, which would relate the diagonals, are unknown here.
+// bounded bands must agree on it; their lengths, which would relate the diagonals, are unknown
+// here.
 Band intersect(const Band& a, const Band& b) {
   Band out;
   out.left = tighter(a.left, b.left);
