@@ -215,10 +215,10 @@ bool spans_tiles(const AttentionProblem& problem) {
 std::vector<std::string> features_of(const Case& spec) {
   const AttentionProblem& p = spec.problem;
   const Sizes& s = p.sizes;
-  std::vector<std::string> names = {
-      p.op == Op::kForward ? "forward" : "backward", std::string("dtype ") + to_string(p.dtype),
-      band_name(p.band), std::string("inputs ") + to_string(spec.inputs),
-      std::string("strides ") + to_string(spec.strides)};
+  std::vector<std::string> names = {p.op == Op::kForward ? "forward" : "backward",
+                                    std::string("dtype ") + to_string(p.dtype), band_name(p.band),
+                                    std::string("inputs ") + to_string(spec.inputs),
+                                    std::string("strides ") + to_string(spec.strides)};
   const struct {
     bool present;
     const char* name;
@@ -260,12 +260,37 @@ std::vector<std::string> features_of(const Case& spec) {
 
 const std::vector<std::string>& all_features() {
   static const std::vector<std::string> kAll = [] {
-    std::vector<std::string> names = {
-        "forward", "backward", "band full", "band causal", "band window", "spans tiles",
-        "decode rows", "gqa", "head_dim_v", "empty sizes", "top left", "ragged queries",
-        "ragged keys", "paged keys", "used query lengths", "used key lengths", "mask", "bias",
-        "alibi", "documents", "sinks", "softcap", "scale", "dropout", "batch invariant", "no lse",
-        "f32 output", "dbias", "dsinks", "dslopes", "dlse"};
+    std::vector<std::string> names = {"forward",
+                                      "backward",
+                                      "band full",
+                                      "band causal",
+                                      "band window",
+                                      "spans tiles",
+                                      "decode rows",
+                                      "gqa",
+                                      "head_dim_v",
+                                      "empty sizes",
+                                      "top left",
+                                      "ragged queries",
+                                      "ragged keys",
+                                      "paged keys",
+                                      "used query lengths",
+                                      "used key lengths",
+                                      "mask",
+                                      "bias",
+                                      "alibi",
+                                      "documents",
+                                      "sinks",
+                                      "softcap",
+                                      "scale",
+                                      "dropout",
+                                      "batch invariant",
+                                      "no lse",
+                                      "f32 output",
+                                      "dbias",
+                                      "dsinks",
+                                      "dslopes",
+                                      "dlse"};
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
       names.push_back(std::string("dtype ") + to_string(dtype));
     }

@@ -98,8 +98,8 @@ void check_rank(const char* name, const HostTensor& tensor, size_t rank) {
 
 void check_type(const char* name, const HostTensor& tensor) {
   if (!is_floating(tensor.dtype)) {
-    bad_input(fmt::format("{} is {}; accepted: f64, f32, bf16, f16", name,
-                          to_string(tensor.dtype)));
+    bad_input(
+        fmt::format("{} is {}; accepted: f64, f32, bf16, f16", name, to_string(tensor.dtype)));
   }
 }
 
@@ -141,16 +141,19 @@ void check_shapes(const AttendInput& input) {
     check_equal("batch", "q", input.q, "k", input.k, 0);
   }
   for (size_t axis = 0; axis <= heads; ++axis) {
-    check_equal(axis == heads ? "number of heads" : axis == seq ? "length" : "batch", "k", input.k,
-                "v", input.v, axis);
+    check_equal(axis == heads ? "number of heads"
+                : axis == seq ? "length"
+                              : "batch",
+                "k", input.k, "v", input.v, axis);
   }
   check_equal("head_dim", "q", input.q, "k", input.k, dim);
   const int64_t heads_q = input.q.shape[heads];
   const int64_t heads_kv = input.k.shape[heads];
   if (heads_q < 1 || heads_kv < 1 || heads_q % heads_kv != 0) {
-    bad_input(fmt::format("q has {} heads and k has {}; accepted: a multiple of k's heads, both at "
-                          "least 1",
-                          heads_q, heads_kv));
+    bad_input(
+        fmt::format("q has {} heads and k has {}; accepted: a multiple of k's heads, both at "
+                    "least 1",
+                    heads_q, heads_kv));
   }
   if (!input.ragged()) {
     return;
@@ -174,9 +177,7 @@ std::vector<int64_t> output_shape(const AttendInput& input) {
 HostTensor seeded_gradient(const std::vector<int64_t>& shape, DType dtype) {
   HostTensor tensor = make_tensor(dtype, shape);
   std::mt19937_64 random(kGradientSeed);
-  const auto uniform = [&random] {
-    return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
-  };
+  const auto uniform = [&random] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
   constexpr double kTwoPi = 6.283185307179586;
   for (int64_t i = 0; i < tensor.count(); ++i) {
     const double radius = std::sqrt(-2.0 * std::log(uniform()));
@@ -196,12 +197,14 @@ void load_gradient(const AttendOptions& options, AttendInput* input) {
     return;
   }
   if (!options.check) {
-    bad_input("--backward needs a tensor 'do' in the input (with --check a seeded Gaussian one is "
-              "used when it is absent)");
+    bad_input(
+        "--backward needs a tensor 'do' in the input (with --check a seeded Gaussian one is "
+        "used when it is absent)");
   }
   if (!options.out.empty()) {
-    bad_input("--out with --backward needs a tensor 'do' in the input: gradients of a made-up 'do' "
-              "are only checked, not written");
+    bad_input(
+        "--out with --backward needs a tensor 'do' in the input: gradients of a made-up 'do' "
+        "are only checked, not written");
   }
   input->dout_is_seeded = true;
   input->dout = seeded_gradient(shape, input->q.dtype);
@@ -276,9 +279,10 @@ Band band_of(const AttendOptions& options) {
 AttendInput load_attend_input(const AttendOptions& options) {
   const bool npy = ends_with(options.files[0], ".npy");
   if (!npy && options.files.size() != 1) {
-    bad_input(fmt::format("{} files given; accepted: one .safetensors file, or .npy files of q, k, "
-                          "v (and do)",
-                          options.files.size()));
+    bad_input(
+        fmt::format("{} files given; accepted: one .safetensors file, or .npy files of q, k, "
+                    "v (and do)",
+                    options.files.size()));
   }
   AttendInput input = npy ? load_npy_input(options) : load_safetensors_input(options);
   check_type("q", input.q);

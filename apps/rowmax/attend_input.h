@@ -30,10 +30,10 @@ struct AttendOptions {
 };
 
 struct AttendInput {
-  HostTensor q;  // (B, Sq, Hq, D) or (total_q, Hq, D)
-  HostTensor k;  // (B, Sk, Hkv, D) or (total_k, Hkv, D)
-  HostTensor v;  // (B, Sk, Hkv, Dv) or (total_k, Hkv, Dv)
-  std::optional<HostTensor> dout;  // (B, Sq, Hq, Dv) or (total_q, Hq, Dv)
+  HostTensor q;                            // (B, Sq, Hq, D) or (total_q, Hq, D)
+  HostTensor k;                            // (B, Sk, Hkv, D) or (total_k, Hkv, D)
+  HostTensor v;                            // (B, Sk, Hkv, Dv) or (total_k, Hkv, Dv)
+  std::optional<HostTensor> dout;          // (B, Sq, Hq, Dv) or (total_q, Hq, Dv)
   std::optional<HostTensor> cu_seqlens_q;  // (B + 1)
   std::optional<HostTensor> cu_seqlens_k;  // (B + 1)
   bool dout_is_seeded = false;

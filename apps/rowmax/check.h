@@ -1,10 +1,12 @@
 // Results against the fp64 reference, by the numerics rule.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "rowmax/attention.h"
+#include "testkit/numerics.h"
 
 namespace rowmax::app {
 
@@ -12,11 +14,17 @@ namespace rowmax::app {
 struct TensorCheck {
   std::string tensor;
   double max_error = 0.0;  // largest |computed - reference|
-  double limit = 0.0;      // at that element
   double ratio = 0.0;      // largest error / limit; above 1 is a failure
+  double limit = 0.0;      // at the element of that ratio
   bool pass = false;
-  std::string detail;      // of a failure: where, and what was expected
+  std::string detail;  // of a failure: where, and what was expected
 };
+
+// JSON has no infinities and no NaN: they become strings.
+nlohmann::ordered_json json_number(double value);
+nlohmann::ordered_json json_of(const TensorCheck& check);
+
+TensorCheck check_of(const testkit::OutputReport& report);
 
 // Checks the outputs that `tensors` holds: out and lse of a forward problem, the gradients of a
 // backward problem.

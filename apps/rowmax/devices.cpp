@@ -20,10 +20,14 @@ std::string cache_text(int64_t bytes) {
 int run(bool json) {
   const DeviceInfo device = host_device();
   if (json) {
-    const nlohmann::ordered_json object = {
-        {"version", ROWMAX_VERSION_STRING}, {"kind", device.kind},        {"name", device.name},
-        {"isa", device.isa},                {"cores", device.cores},      {"l1_bytes", device.l1_bytes},
-        {"l2_bytes", device.l2_bytes},      {"l3_bytes", device.l3_bytes}};
+    const nlohmann::ordered_json object = {{"version", ROWMAX_VERSION_STRING},
+                                           {"kind", device.kind},
+                                           {"name", device.name},
+                                           {"isa", device.isa},
+                                           {"cores", device.cores},
+                                           {"l1_bytes", device.l1_bytes},
+                                           {"l2_bytes", device.l2_bytes},
+                                           {"l3_bytes", device.l3_bytes}};
     fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }

@@ -172,7 +172,8 @@ class HeaderParser {
 Result<DType> type_of(const std::string& descr) {
   // Text from the file goes into messages: only when it looks like a type.
   if (descr.size() < 2 || descr.size() > 8 ||
-      descr.find_first_not_of("<>=|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") !=
+      descr.find_first_not_of(
+          "<>=|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") !=
           std::string::npos) {
     return Status::invalid("descr is not a known type");
   }
@@ -193,7 +194,7 @@ Result<DType> type_of(const std::string& descr) {
   constexpr struct {
     const char* kind;
     DType dtype;
-  } kTypes[] = {{"f8", DType::kF64}, {"f4", DType::kF32}, {"f2", DType::kF16},
+  } kTypes[] = {{"f8", DType::kF64},  {"f4", DType::kF32}, {"f2", DType::kF16},
                 {"b1", DType::kBool}, {"i4", DType::kI32}, {"i8", DType::kI64}};
   for (const auto& type : kTypes) {
     if (kind == type.kind) {
@@ -201,7 +202,8 @@ Result<DType> type_of(const std::string& descr) {
     }
   }
   return Status::invalid(fmt::format(
-      "type '{}' is not supported; accepted: float16, float32, float64, int32, int64, bool", descr));
+      "type '{}' is not supported; accepted: float16, float32, float64, int32, int64, bool",
+      descr));
 }
 
 // The tensor with its axes in reverse storage order, as row-major.
@@ -249,7 +251,8 @@ Result<HostTensor> parse_npy(std::string_view file) {
     length = length << 8 | static_cast<unsigned char>(file[8 + i]);
   }
   if (length > kMaxHeader || length > file.size() - text_begin) {
-    return Status::invalid(fmt::format("the header length {} is beyond the end of the file", length));
+    return Status::invalid(
+        fmt::format("the header length {} is beyond the end of the file", length));
   }
   Header header;
   HeaderParser parser(file.substr(text_begin, length));
@@ -263,16 +266,13 @@ Result<HostTensor> parse_npy(std::string_view file) {
   const std::optional<int64_t> bytes =
       checked_bytes(*header.shape, static_cast<int64_t>(size_of(*dtype)));
   if (!bytes) {
-    return Status::invalid(
-        fmt::format("the sizes {} overflow 64 bits", shape_text(*header.shape)));
+    return Status::invalid(fmt::format("the sizes {} overflow 64 bits", shape_text(*header.shape)));
   }
   const std::string_view data = file.substr(text_begin + length);
   if (static_cast<uint64_t>(*bytes) != data.size()) {
-    return Status::invalid(fmt::format("shape {} needs {} bytes of data but the file has {}{}",
-                                       shape_text(*header.shape), *bytes, data.size(),
-                                       data.size() < static_cast<uint64_t>(*bytes)
-                                           ? " (truncated)"
-                                           : ""));
+    return Status::invalid(fmt::format(
+        "shape {} needs {} bytes of data but the file has {}{}", shape_text(*header.shape), *bytes,
+        data.size(), data.size() < static_cast<uint64_t>(*bytes) ? " (truncated)" : ""));
   }
   if (*header.fortran_order) {
     return from_fortran(data.data(), *dtype, *header.shape);

@@ -89,8 +89,8 @@ std::string marker(size_t series, double x, double y) {
   if (series % 2 == 0) {
     return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x, y, color);
   }
-  return fmt::format(
-      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"8\" height=\"8\" fill=\"{}\"/>\n", x - 4, y - 4, color);
+  return fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"8\" height=\"8\" fill=\"{}\"/>\n",
+                     x - 4, y - 4, color);
 }
 
 std::string text_at(double x, double y, const char* attributes, const std::string& text) {
@@ -105,25 +105,30 @@ std::string draw_frame(const PlotPanel& panel, const std::set<double>& xs,
   std::string out = text_at(left, top - 12, "class=\"panel\"", panel.title);
   for (const double tick : ticks) {
     const double y = top + kFrameHeight * (1 - y_axis.at(tick));
-    out += fmt::format("<line x1=\"{0:.1f}\" y1=\"{2:.1f}\" x2=\"{1:.1f}\" y2=\"{2:.1f}\" class=\"grid\"/>\n",
-                       left, left + kFrameWidth, y);
-    out += text_at(left - 8, y + 4, "class=\"tick\" text-anchor=\"end\"", tick_text(tick, panel.unit));
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" y1=\"{2:.1f}\" x2=\"{1:.1f}\" y2=\"{2:.1f}\" class=\"grid\"/>\n",
+        left, left + kFrameWidth, y);
+    out +=
+        text_at(left - 8, y + 4, "class=\"tick\" text-anchor=\"end\"", tick_text(tick, panel.unit));
   }
   for (const double value : xs) {
     const double x = left + kFrameWidth * x_axis.at(value);
-    out += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" class=\"grid\"/>\n",
-                       x, top, top + kFrameHeight);
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" class=\"grid\"/>\n", x,
+        top, top + kFrameHeight);
     out += text_at(x, top + kFrameHeight + 18, "class=\"tick\" text-anchor=\"middle\"",
                    length_text(value));
   }
-  out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"frame\"/>\n",
-                     left, top, kFrameWidth, kFrameHeight);
-  out += text_at(left + kFrameWidth / 2, top + kFrameHeight + 42, "class=\"axis\" text-anchor=\"middle\"",
-                 panel.x_label);
+  out += fmt::format(
+      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"frame\"/>\n",
+      left, top, kFrameWidth, kFrameHeight);
+  out += text_at(left + kFrameWidth / 2, top + kFrameHeight + 42,
+                 "class=\"axis\" text-anchor=\"middle\"", panel.x_label);
   const double middle = top + kFrameHeight / 2;
-  out += fmt::format("<text x=\"{0:.1f}\" y=\"{1:.1f}\" class=\"axis\" text-anchor=\"middle\" "
-                     "transform=\"rotate(-90 {0:.1f} {1:.1f})\">{2}</text>\n",
-                     left - 66, middle, unit_label(panel.unit));
+  out += fmt::format(
+      "<text x=\"{0:.1f}\" y=\"{1:.1f}\" class=\"axis\" text-anchor=\"middle\" "
+      "transform=\"rotate(-90 {0:.1f} {1:.1f})\">{2}</text>\n",
+      left - 66, middle, unit_label(panel.unit));
   return out;
 }
 
@@ -139,9 +144,10 @@ std::string draw_legend(const PlotPanel& panel, double left, double top) {
       left + 10, top + 10, width, height);
   for (size_t i = 0; i < panel.series.size(); ++i) {
     const double y = top + 25 + 20 * static_cast<double>(i);
-    out += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
-                       "stroke-width=\"2.2\"/>\n",
-                       left + 18, y, left + 44, y, kColors[i % kMaxSeries]);
+    out += fmt::format(
+        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
+        "stroke-width=\"2.2\"/>\n",
+        left + 18, y, left + 44, y, kColors[i % kMaxSeries]);
     out += marker(i, left + 31, y);
     out += text_at(left + 51, y + 4, "class=\"tick\"", panel.series[i].label);
   }
@@ -177,8 +183,9 @@ std::string draw_panel(const PlotPanel& panel, double left, double top) {
       points += fmt::format("{:.1f},{:.1f} ", x, y);
       markers += marker(i, x, y);
     }
-    out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.2\"/>\n",
-                       points, kColors[i % kMaxSeries]);
+    out +=
+        fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.2\"/>\n",
+                    points, kColors[i % kMaxSeries]);
     out += markers;
   }
   return out + draw_legend(panel, left, top);
@@ -193,13 +200,15 @@ std::string render_svg(const std::string& title, const std::string& subtitle,
   const double height = kHeader + kMarginTop + kFrameHeight + kMarginBottom;
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-      "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\">\n",
+      "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, "
+      "sans-serif\">\n",
       width, height);
-  out += "<style>.title{font-size:18px;font-weight:bold;fill:#1a1a1a}"
-         ".subtitle{font-size:12px;fill:#555}.panel{font-size:14px;font-weight:bold;fill:#1a1a1a}"
-         ".axis{font-size:12px;fill:#333}.tick{font-size:11px;fill:#333}"
-         ".grid{stroke:#e3e3e3;stroke-width:1}.frame{fill:none;stroke:#888;stroke-width:1}"
-         ".legend{fill:#fff;fill-opacity:0.92;stroke:#ccc}</style>\n";
+  out +=
+      "<style>.title{font-size:18px;font-weight:bold;fill:#1a1a1a}"
+      ".subtitle{font-size:12px;fill:#555}.panel{font-size:14px;font-weight:bold;fill:#1a1a1a}"
+      ".axis{font-size:12px;fill:#333}.tick{font-size:11px;fill:#333}"
+      ".grid{stroke:#e3e3e3;stroke-width:1}.frame{fill:none;stroke:#888;stroke-width:1}"
+      ".legend{fill:#fff;fill-opacity:0.92;stroke:#ccc}</style>\n";
   out += fmt::format("<rect width=\"{:.0f}\" height=\"{:.0f}\" fill=\"#fff\"/>\n", width, height);
   out += text_at(20, 34, "class=\"title\"", title);
   out += text_at(20, 56, "class=\"subtitle\"", subtitle);

@@ -27,8 +27,7 @@ double Runner::run(const AttentionTensors& tensors) {
   ExecuteOptions options;
   options.threads = threads_;
   const auto begin = std::chrono::steady_clock::now();
-  const Status status =
-      execute(plan_, tensors, workspace_.data(), workspace_.bytes(), options);
+  const Status status = execute(plan_, tensors, workspace_.data(), workspace_.bytes(), options);
   const auto end = std::chrono::steady_clock::now();
   require(status);
   return std::chrono::duration<double>(end - begin).count();

@@ -21,11 +21,11 @@ struct FormatType {
 };
 
 constexpr FormatType kFormatTypes[] = {
-    {"F64", 8, DType::kF64},         {"F32", 4, DType::kF32},         {"F16", 2, DType::kF16},
-    {"BF16", 2, DType::kBF16},       {"BOOL", 1, DType::kBool},       {"I32", 4, DType::kI32},
-    {"I64", 8, DType::kI64},         {"I16", 2, std::nullopt},        {"I8", 1, std::nullopt},
-    {"U64", 8, std::nullopt},        {"U32", 4, std::nullopt},        {"U16", 2, std::nullopt},
-    {"U8", 1, std::nullopt},         {"F8_E4M3", 1, std::nullopt},    {"F8_E5M2", 1, std::nullopt},
+    {"F64", 8, DType::kF64},   {"F32", 4, DType::kF32},      {"F16", 2, DType::kF16},
+    {"BF16", 2, DType::kBF16}, {"BOOL", 1, DType::kBool},    {"I32", 4, DType::kI32},
+    {"I64", 8, DType::kI64},   {"I16", 2, std::nullopt},     {"I8", 1, std::nullopt},
+    {"U64", 8, std::nullopt},  {"U32", 4, std::nullopt},     {"U16", 2, std::nullopt},
+    {"U8", 1, std::nullopt},   {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
 };
 
 const FormatType* find_type(std::string_view name) {
@@ -49,7 +49,8 @@ const char* type_name(DType dtype) {
 // A name from the file as it may be printed: no control characters, not endless.
 std::string printable(const std::string& name) {
   constexpr size_t kLongest = 80;
-  std::string out = Json(name.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace);
+  std::string out =
+      Json(name.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace);
   return name.size() > kLongest ? out + "..." : out;
 }
 
@@ -172,7 +173,8 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
     if (error.empty()) {
-      error = fmt::format("the header is not valid UTF-8 JSON (at byte {} of the header)", position);
+      error =
+          fmt::format("the header is not valid UTF-8 JSON (at byte {} of the header)", position);
     }
     return false;
   }
@@ -252,15 +254,16 @@ Status check_layout(const SafetensorsHeader& header, int64_t data_bytes) {
                       printable(name), entry.begin, entry.end, data_bytes));
     }
     const FormatType* type = find_type(entry.dtype);
-    const std::optional<int64_t> bytes = checked_bytes(entry.shape, type != nullptr ? type->bytes : 1);
+    const std::optional<int64_t> bytes =
+        checked_bytes(entry.shape, type != nullptr ? type->bytes : 1);
     if (!bytes) {
-      return Status::invalid(fmt::format("tensor {}: the sizes {} overflow 64 bits", printable(name),
-                                         shape_text(entry.shape)));
+      return Status::invalid(fmt::format("tensor {}: the sizes {} overflow 64 bits",
+                                         printable(name), shape_text(entry.shape)));
     }
     if (type != nullptr && *bytes != entry.end - entry.begin) {
-      return Status::invalid(fmt::format(
-          "tensor {}: data_offsets hold {} bytes but {} {} needs {}", printable(name),
-          entry.end - entry.begin, entry.dtype, shape_text(entry.shape), *bytes));
+      return Status::invalid(fmt::format("tensor {}: data_offsets hold {} bytes but {} {} needs {}",
+                                         printable(name), entry.end - entry.begin, entry.dtype,
+                                         shape_text(entry.shape), *bytes));
     }
     order.emplace_back(&name, &entry);
   }
@@ -270,11 +273,10 @@ Status check_layout(const SafetensorsHeader& header, int64_t data_bytes) {
   int64_t expected = 0;
   for (const auto& [name, entry] : order) {
     if (entry->begin != expected) {
-      return Status::invalid(fmt::format("tensor {}: its data {} (starts at {}, expected {})",
-                                         printable(*name),
-                                         entry->begin < expected ? "overlaps another tensor's"
-                                                                 : "follows a gap",
-                                         entry->begin, expected));
+      return Status::invalid(
+          fmt::format("tensor {}: its data {} (starts at {}, expected {})", printable(*name),
+                      entry->begin < expected ? "overlaps another tensor's" : "follows a gap",
+                      entry->begin, expected));
     }
     expected = entry->end;
   }
@@ -306,8 +308,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view file) {
                                        length, kMaxSafetensorsHeader));
   }
   if (length > file.size() - kPrefix) {
-    return Status::invalid(fmt::format("the header length {} is beyond the end of the file ({} bytes)",
-                                       length, file.size()));
+    return Status::invalid(fmt::format(
+        "the header length {} is beyond the end of the file ({} bytes)", length, file.size()));
   }
   const std::string_view text = file.substr(kPrefix, static_cast<size_t>(length));
   if (text.front() != '{') {

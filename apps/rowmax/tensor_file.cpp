@@ -103,8 +103,7 @@ HostTensor convert(const HostTensor& tensor, DType dtype) {
   }
   const int64_t count = tensor.count();
   for (int64_t i = 0; i < count; ++i) {
-    store_scalar(out.buffer.data(), dtype, i,
-                 load_scalar(tensor.buffer.data(), tensor.dtype, i));
+    store_scalar(out.buffer.data(), dtype, i, load_scalar(tensor.buffer.data(), tensor.dtype, i));
   }
   return out;
 }

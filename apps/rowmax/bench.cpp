@@ -1,0 +1,263 @@
+// rowmax bench: times of cases, against a naive implementation when asked.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench_case.h"
+#include "case_text.h"
+#include "plot.h"
+#include "rowmax/version.h"
+#include "table.h"
+#include "verbs.h"
+
+namespace rowmax::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::vector<std::string> cases;
+  std::string suite;
+  std::string json;
+  std::string plot;
+  std::string baseline;
+  BenchLimits limits;
+};
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+int thread_count(const Options& options) {
+  return options.limits.threads > 0 ? options.limits.threads : default_threads();
+}
+
+Json json_of(const Measurement& m, double flops) {
+  return {{"seconds_median", median(m.seconds)},
+          {"seconds_p10", quantile(m.seconds, 0.1)},
+          {"gflops", flops / median(m.seconds) * 1e-9},
+          {"planned_bytes", m.planned_bytes},
+          {"measured_bytes", m.measured_bytes}};
+}
+
+// One line of the JSON file.
+std::string json_line(const BenchResult& result, const Options& options) {
+  const DeviceInfo device = host_device();
+  Json line = {{"case", testkit::to_string(result.spec)},
+               {"kernel", result.kernel},
+               {"machine", device.name},
+               {"isa", device.isa},
+               {"threads", thread_count(options)},
+               {"version", ROWMAX_VERSION_STRING},
+               {"compiler", __VERSION__},
+               {"date", date_text()},
+               {"rounds", result.ours.seconds.size()},
+               {"flops", result.flops},
+               {"rowmax", json_of(result.ours, result.flops)}};
+  if (result.naive) {
+    line["naive"] = json_of(*result.naive, result.flops);
+    line["ratio_median"] = median(result.ratios());
+    line["ratio_p10"] = quantile(result.ratios(), 0.1);
+  } else if (!result.naive_skipped.empty()) {
+    line["naive_skipped"] = result.naive_skipped;
+  }
+  for (const TensorCheck& check : result.checks) {
+    line["checks"].push_back(json_of(check));
+  }
+  if (!result.checks.empty()) {
+    line["checked_rows"] = result.checked_rows > 0 ? Json(result.checked_rows) : Json("all");
+  }
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string error_text(const BenchResult& result) {
+  if (result.checks.empty()) {
+    return "";
+  }
+  double error = 0.0;
+  double ratio = 0.0;
+  bool pass = true;
+  for (const TensorCheck& check : result.checks) {
+    error = check.tensor == "lse" ? error : std::max(error, check.max_error);
+    ratio = std::max(ratio, check.ratio);
+    pass = pass && check.pass;
+  }
+  return fmt::format("{:.1e} ({:.2f}){}{}", error, ratio, result.checked_rows > 0 ? "*" : "",
+                     pass ? "" : " FAIL");
+}
+
+void print_table(const std::vector<BenchResult>& results, const Options& options) {
+  const bool baseline = !options.baseline.empty();
+  std::vector<std::string> header = {"<case", "<kernel", "time", "p10", "GFLOP/s", "memory"};
+  if (baseline) {
+    header.insert(header.end(), {"naive time", "naive memory", "speed-up", "p10"});
+  }
+  if (options.limits.check) {
+    header.push_back("error (/ limit)");
+  }
+  Table table(header);
+  bool sampled = false;
+  for (const BenchResult& result : results) {
+    std::vector<std::string> row = {testkit::to_string(result.spec),
+                                    result.kernel,
+                                    time_text(median(result.ours.seconds)),
+                                    time_text(quantile(result.ours.seconds, 0.1)),
+                                    number_text(result.gflops()),
+                                    bytes_text(static_cast<double>(result.ours.peak_bytes()))};
+    if (result.naive) {
+      row.insert(row.end(), {time_text(median(result.naive->seconds)),
+                             bytes_text(static_cast<double>(result.naive->peak_bytes())),
+                             fmt::format("{:.1f}x", median(result.ratios())),
+                             fmt::format("{:.1f}x", quantile(result.ratios(), 0.1))});
+    } else if (baseline) {
+      row.insert(row.end(), {"skipped", "-", "-", "-"});
+    }
+    if (options.limits.check) {
+      row.push_back(error_text(result));
+    }
+    sampled = sampled || result.checked_rows > 0;
+    table.add(std::move(row));
+  }
+  const DeviceInfo device = host_device();
+  fmt::print("{}, {}, {} threads; median of {} rounds\n\n{}", device.name, device.isa,
+             thread_count(options), options.limits.rounds, table.text());
+  fmt::print("\nmemory: peak beyond inputs and outputs\n");
+  if (sampled) {
+    fmt::print("*: checked on {} query rows; the reference takes too long for all\n",
+               std::max_element(results.begin(), results.end(), [](const auto& a, const auto& b) {
+                 return a.checked_rows < b.checked_rows;
+               })->checked_rows);
+  }
+  for (const BenchResult& result : results) {
+    if (!result.naive_skipped.empty()) {
+      fmt::print("naive skipped for {}: {}\n", testkit::to_string(result.spec),
+                 result.naive_skipped);
+    }
+  }
+}
+
+// Time and memory over the key length: for suites whose cases differ in their length only.
+std::string plot_of(const std::vector<BenchResult>& results, const Options& options) {
+  PlotSeries our_time{"rowmax", {}};
+  PlotSeries our_memory{"rowmax", {}};
+  PlotSeries naive_time{"naive (stores the scores)", {}};
+  PlotSeries naive_memory{"naive (stores the scores)", {}};
+  for (const BenchResult& result : results) {
+    const double length = static_cast<double>(result.spec.problem.sizes.seqlen_k);
+    our_time.points.emplace_back(length, median(result.ours.seconds));
+    our_memory.points.emplace_back(
+        length, static_cast<double>(std::max<int64_t>(result.ours.peak_bytes(), 1)));
+    if (result.naive) {
+      naive_time.points.emplace_back(length, median(result.naive->seconds));
+      naive_memory.points.emplace_back(
+          length, static_cast<double>(std::max<int64_t>(result.naive->peak_bytes(), 1)));
+    }
+  }
+  const AttentionProblem& problem = results[0].spec.problem;
+  const DeviceInfo device = host_device();
+  const std::string title = fmt::format(
+      "Exact attention, {} {}, {} heads of {}", problem.op == Op::kForward ? "forward" : "backward",
+      to_string(problem.dtype), problem.sizes.heads_q, problem.sizes.head_dim);
+  const std::string subtitle = fmt::format("{}, {}, {} threads, rowmax {}", device.name, device.isa,
+                                           thread_count(options), ROWMAX_VERSION_STRING);
+  return render_svg(
+      title, subtitle,
+      {{"Time of one call", "sequence length (log)", AxisUnit::kSeconds, {our_time, naive_time}},
+       {"Peak memory beyond inputs and outputs",
+        "sequence length (log)",
+        AxisUnit::kBytes,
+        {our_memory, naive_memory}}});
+}
+
+bool all_pass(const std::vector<BenchResult>& results) {
+  for (const BenchResult& result : results) {
+    for (const TensorCheck& check : result.checks) {
+      if (!check.pass) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+int run(const Options& options) {
+  if (!options.cases.empty() && !options.suite.empty()) {
+    bad_input("cases and --suite are given; accepted: one of them");
+  }
+  if (!options.baseline.empty() && options.baseline != "naive") {
+    bad_input(fmt::format("--baseline is '{}'; accepted: naive", options.baseline));
+  }
+  const std::vector<std::string> lines =
+      options.cases.empty() ? cases_of_suite(options.suite.empty() ? "bench" : options.suite)
+                            : cases_from_arguments(options.cases);
+  std::vector<testkit::Case> cases;
+  for (const std::string& line : lines) {
+    cases.push_back(require(testkit::parse_case(line), fmt::format("case \"{}\"", line)));
+    require(validate(cases.back().problem), fmt::format("case \"{}\"", line));
+  }
+  Progress progress;
+  BaselineBudget budget;
+  std::vector<BenchResult> results;
+  std::string json;
+  for (const testkit::Case& spec : cases) {
+    results.push_back(
+        bench_case(spec, options.limits, options.baseline.empty() ? nullptr : &budget, progress));
+    json += json_line(results.back(), options);
+  }
+  progress.show("");
+  if (!options.json.empty() && options.json != "-") {
+    require(write_file_atomically(options.json, {json}));
+  }
+  if (!options.plot.empty()) {
+    require(write_file_atomically(options.plot, {plot_of(results, options)}));
+  }
+  if (options.json == "-") {
+    fmt::print("{}", json);
+  } else {
+    print_table(results, options);
+  }
+  return all_pass(results) ? kExitOk : kExitCheckFailed;
+}
+
+constexpr const char* kFooter =
+    R"(Sides run in turns, round by round; the speed-up is the median (and the 10th percentile) of the
+ratio per round. FLOPs are exact: only visible (row, key) pairs count.
+The naive implementation stores the score matrix. It is skipped, with the reason printed, where it
+would need more than half of the memory or longer than --baseline-seconds.
+
+Examples:
+  rowmax bench "forward f32 b1 h8 s2048 d64 causal" --baseline naive --check
+  rowmax bench --suite sweep --baseline naive --plot sweep.svg --json sweep.json)";
+
+}  // namespace
+
+Verb add_bench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
+  app.add_option("--suite", options->suite, suite_names() + " (default: bench)");
+  app.add_option("--json", options->json,
+                 "write one JSON line a case to this file ('-': to stdout, instead of the table)");
+  app.add_option("--plot", options->plot, "write an SVG of time and memory over the length");
+  app.add_option("--baseline", options->baseline, "also time this implementation: naive");
+  app.add_option("--baseline-seconds", options->limits.baseline_seconds,
+                 "longest predicted call of the baseline that is run")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", options->limits.threads, "threads of both sides (0: all)")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--rounds", options->limits.rounds, "rounds")->check(CLI::Range(1, 10000));
+  app.add_option("--round-seconds", options->limits.round_seconds, "shortest round of one side")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--check", options->limits.check, "also the error against the fp64 reference");
+  app.footer(kFooter);
+  return [options] { return run(*options); };
+}
+
+}  // namespace rowmax::app

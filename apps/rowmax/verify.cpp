@@ -1,0 +1,330 @@
+// rowmax verify: cases against the fp64 reference.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "case_text.h"
+#include "check.h"
+#include "rowmax/version.h"
+#include "runner.h"
+#include "testkit/fuzz.h"
+#include "testkit/inputs.h"
+#include "testkit/runner.h"
+#include "verbs.h"
+
+namespace rowmax::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kFuzzSuite = "fuzz";
+// A run of this many random cases must have seen every feature.
+constexpr int64_t kCoverageCount = 500;
+// Bits are compared between one thread and this many.
+constexpr int kManyThreads = 3;
+constexpr double kPortableShare = 0.3;
+
+struct Options {
+  std::vector<std::string> cases;
+  std::string suite;
+  std::string kernel;
+  int threads = 0;
+  uint64_t seed = 1;
+  int64_t count = 200;
+  double seconds = 0.0;
+  bool json = false;
+};
+
+// What happened to one case.
+struct Outcome {
+  std::string text;
+  std::string kernel;
+  double ratio = 0.0;
+  bool pass = false;
+  bool bad_input = false;
+  std::string failure;
+  std::vector<TensorCheck> checks;
+};
+
+struct Summary {
+  int64_t cases = 0;
+  int64_t failed = 0;
+  int64_t bad_input = 0;
+  double worst_ratio = 0.0;
+  std::string worst_case;
+  Json cases_json = Json::array();
+};
+
+// The bits of every output of a run with `threads` threads.
+Result<testkit::OutputValues> outputs_of(const testkit::Case& spec,
+                                         const testkit::CaseInputs& inputs,
+                                         const std::string& kernel, int threads) {
+  PlanOptions plan_options;
+  plan_options.force_kernel = kernel;
+  const Result<Plan> plan = make_plan(spec.problem, host_device(), plan_options);
+  if (!plan) {
+    return plan.status();
+  }
+  Buffer workspace(plan->workspace_bytes(threads));
+  ExecuteOptions options;
+  options.threads = threads;
+  const Status status =
+      execute(*plan, inputs.tensors(), workspace.data(), workspace.bytes(), options);
+  if (!status) {
+    return status;
+  }
+  return testkit::gather(spec.problem, inputs.args());
+}
+
+// Empty when one thread and several give the same bits, else the first difference.
+std::string thread_difference(const testkit::Case& spec, const std::string& kernel) {
+  const auto inputs = testkit::CaseInputs::create(spec);
+  if (!inputs) {
+    return inputs.status().message();
+  }
+  const Result<testkit::OutputValues> one = outputs_of(spec, **inputs, kernel, 1);
+  const Result<testkit::OutputValues> many = outputs_of(spec, **inputs, kernel, kManyThreads);
+  if (!one || !many) {
+    return (one ? many : one).status().message();
+  }
+  for (size_t output = 0; output < testkit::kOutputCount; ++output) {
+    const std::vector<double>& a = (*one)[output];
+    const std::vector<double>& b = (*many)[output];
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (std::memcmp(&a[i], &b[i], sizeof(double)) != 0) {
+        return fmt::format("{} differs between 1 and {} threads: element {} is {} and {}",
+                           testkit::to_string(static_cast<testkit::Output>(output)), kManyThreads,
+                           i, a[i], b[i]);
+      }
+    }
+  }
+  return "";
+}
+
+Outcome run_one(const testkit::Case& spec, const Options& options) {
+  Outcome outcome;
+  outcome.text = testkit::to_string(spec);
+  const testkit::RunReport report = testkit::run_case(spec, options.kernel, options.threads);
+  outcome.kernel = report.kernel;
+  outcome.ratio = report.worst_ratio();
+  outcome.pass = report.passed();
+  outcome.bad_input = report.status.code() == StatusCode::kInvalidArgument ||
+                      report.status.code() == StatusCode::kUnsupported;
+  for (const testkit::OutputReport& output : report.outputs) {
+    outcome.checks.push_back(check_of(output));
+  }
+  if (!outcome.pass) {
+    outcome.failure = report.text();
+    return outcome;
+  }
+  outcome.failure = thread_difference(spec, options.kernel);
+  if (!outcome.failure.empty()) {
+    outcome.failure += "\n  " + report.repro;
+    outcome.pass = false;
+  }
+  return outcome;
+}
+
+Json json_of(const Outcome& outcome) {
+  Json entry = {{"case", outcome.text}, {"kernel", outcome.kernel}, {"pass", outcome.pass}};
+  for (const TensorCheck& check : outcome.checks) {
+    entry["checks"].push_back(json_of(check));
+  }
+  if (!outcome.pass) {
+    entry["failure"] = outcome.failure;
+  }
+  return entry;
+}
+
+void report_outcome(const Outcome& outcome, const Options& options, Progress& progress,
+                    Summary* summary) {
+  ++summary->cases;
+  summary->failed += outcome.pass ? 0 : 1;
+  summary->bad_input += outcome.bad_input ? 1 : 0;
+  if (outcome.ratio > summary->worst_ratio) {
+    summary->worst_ratio = outcome.ratio;
+    summary->worst_case = outcome.text;
+  }
+  if (options.json) {
+    if (options.suite != kFuzzSuite || !outcome.pass) {
+      summary->cases_json.push_back(json_of(outcome));
+    }
+    return;
+  }
+  if (!outcome.pass) {
+    progress.show("");
+    fmt::print("FAIL  {}\n{}\n", outcome.text, outcome.failure);
+  } else if (options.suite != kFuzzSuite) {
+    progress.show("");
+    fmt::print("PASS  {:5.3f}  {:<28}  {}\n", outcome.ratio, outcome.kernel, outcome.text);
+  }
+}
+
+int finish(const Options& options, const Summary& summary, Json extra, bool covered) {
+  const bool pass = summary.failed == 0 && covered;
+  if (options.json) {
+    Json object = {{"command", "verify"},
+                   {"version", ROWMAX_VERSION_STRING},
+                   {"isa", host_device().isa},
+                   {"cases", summary.cases},
+                   {"failed", summary.failed},
+                   {"worst_ratio", json_number(summary.worst_ratio)},
+                   {"worst_case", summary.worst_case},
+                   {"pass", pass},
+                   {"results", summary.cases_json}};
+    object.update(extra);
+    fmt::print("{}\n", object.dump(-1, ' ', false, Json::error_handler_t::replace));
+  } else {
+    fmt::print("\n{} cases, {} failed; largest error / limit {:.3f} in \"{}\"\n{}\n", summary.cases,
+               summary.failed, summary.worst_ratio, summary.worst_case, pass ? "PASS" : "FAIL");
+  }
+  if (summary.bad_input > 0 && summary.bad_input == summary.failed) {
+    return kExitBadInput;
+  }
+  return pass ? kExitOk : kExitCheckFailed;
+}
+
+int run_cases(const Options& options) {
+  const std::vector<std::string> lines =
+      options.cases.empty() ? cases_of_suite(options.suite.empty() ? "smoke" : options.suite)
+                            : cases_from_arguments(options.cases);
+  // All are parsed before the first runs: a typing error at the end costs no minutes.
+  std::vector<testkit::Case> cases;
+  for (const std::string& line : lines) {
+    cases.push_back(require(testkit::parse_case(line), fmt::format("case \"{}\"", line)));
+    require(validate(cases.back().problem), fmt::format("case \"{}\"", line));
+  }
+  Progress progress;
+  Summary summary;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    progress.show(fmt::format("{} of {}: {}", i + 1, cases.size(), lines[i]));
+    report_outcome(run_one(cases[i], options), options, progress, &summary);
+  }
+  progress.show("");
+  return finish(options, summary, Json::object(), true);
+}
+
+// The instruction set is limited through the documented variable for a share of the cases.
+class IsaLimit {
+ public:
+  explicit IsaLimit(bool portable) : portable_(portable) {
+    const char* before = std::getenv(kVariable);
+    had_value_ = before != nullptr;
+    value_ = had_value_ ? before : "";
+    if (portable_) {
+      ::setenv(kVariable, "portable", 1);
+    }
+  }
+  ~IsaLimit() {
+    if (portable_) {
+      had_value_ ? ::setenv(kVariable, value_.c_str(), 1) : ::unsetenv(kVariable);
+    }
+  }
+  IsaLimit(const IsaLimit&) = delete;
+  IsaLimit& operator=(const IsaLimit&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "ROWMAX_MAX_ISA";
+  bool portable_;
+  bool had_value_ = false;
+  std::string value_;
+};
+
+int run_fuzz(Options options) {
+  std::map<std::string, int64_t> counters;
+  for (const std::string& feature : testkit::all_features()) {
+    counters[feature] = 0;
+  }
+  counters["isa portable"] = 0;
+  counters["isa " + host_device().isa] = 0;
+  testkit::Random random(options.seed);
+  const bool any_threads = options.threads == 0;
+  const auto begin = Clock::now();
+  const auto elapsed = [begin] {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  Progress progress;
+  Summary summary;
+  for (int64_t n = 0; n < options.count; ++n) {
+    if (options.seconds > 0.0 && elapsed() > options.seconds) {
+      break;
+    }
+    const testkit::Case spec = testkit::random_case(&random);
+    const bool portable = random.chance(kPortableShare);
+    if (any_threads) {
+      constexpr int kCounts[] = {1, 2, 3, 5, 8};
+      options.threads = kCounts[random.integer(0, std::ssize(kCounts) - 1)];
+    }
+    progress.show(fmt::format("{} of {}: {}", n + 1, options.count, testkit::to_string(spec)));
+    const IsaLimit limit(portable);
+    Outcome outcome = run_one(spec, options);
+    if (!outcome.pass && portable) {
+      outcome.failure += "\n  with ROWMAX_MAX_ISA=portable";
+    }
+    for (const std::string& feature : testkit::features_of(spec)) {
+      ++counters[feature];
+    }
+    ++counters["isa " + host_device().isa];
+    report_outcome(outcome, options, progress, &summary);
+  }
+  progress.show("");
+  bool covered = true;
+  Json counts = Json::object();
+  for (const auto& [name, count] : counters) {
+    counts[name] = count;
+    covered = covered && count > 0;
+    if (!options.json) {
+      fmt::print("{:>7}  {}{}\n", count, name, count == 0 ? "  NEVER" : "");
+    }
+  }
+  covered = covered || summary.cases < kCoverageCount;
+  return finish(options, summary,
+                {{"seed", options.seed}, {"seconds", elapsed()}, {"counters", counts}}, covered);
+}
+
+int run(const Options& options) {
+  if (!options.cases.empty() && !options.suite.empty()) {
+    bad_input("cases and --suite are given; accepted: one of them");
+  }
+  return options.suite == kFuzzSuite ? run_fuzz(options) : run_cases(options);
+}
+
+constexpr const char* kFooter =
+    R"(Each line shows the largest error / limit of the case; the limit follows docs/numerics.md. Every
+case is run with poisoned memory, and its bits are compared between 1 and 3 threads.
+Exit codes: 0 all passed, 1 a case failed (or fuzz left a feature untested), 2 bad input or no
+kernel serves a case, 3 internal error.
+
+Examples:
+  rowmax verify --suite ci
+  rowmax verify "backward bf16 b2 hq8 hkv2 s200 d64 causal seed7"
+  rowmax verify --suite fuzz --count 2000 --seed 5)";
+
+}  // namespace
+
+Verb add_verify(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
+  app.add_option("--suite", options->suite,
+                 fmt::format("{} or fuzz (default: smoke)", suite_names()));
+  app.add_option("--kernel", options->kernel, "force a kernel by its exact name");
+  app.add_option("--threads", options->threads, "threads (0: all; fuzz: varied)")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--seed", options->seed, "fuzz: seed of the generator");
+  app.add_option("--count", options->count, "fuzz: number of cases")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_option("--seconds", options->seconds, "fuzz: stop after this time")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--json", options->json, "one JSON object instead of text");
+  app.footer(kFooter);
+  return [options] { return run(*options); };
+}
+
+}  // namespace rowmax::app

@@ -1,0 +1,184 @@
+// rowmax attend end to end: inputs of every form, outputs, exit codes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "file_builder.h"
+#include "process.h"
+#include "safetensors.h"
+#include "scalar.h"
+
+namespace rowmax::app::testing {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kDense = std::string(ROWMAX_DATA) + "/minilm_layer3_dense.safetensors";
+const std::string kVarlen = std::string(ROWMAX_DATA) + "/minilm_layer3_varlen.safetensors";
+
+std::string qkv_file(const TemporaryFolder& folder) {
+  return folder.write("qkv.safetensors",
+                      f32_file({{"q", {2, 9, 4, 8}}, {"k", {2, 13, 2, 8}}, {"v", {2, 13, 2, 5}}}));
+}
+
+std::string qkvdo_file(const TemporaryFolder& folder) {
+  return folder.write(
+      "grad.safetensors",
+      f32_file(
+          {{"do", {2, 9, 4, 5}}, {"q", {2, 9, 4, 8}}, {"k", {2, 13, 2, 8}}, {"v", {2, 13, 2, 5}}}));
+}
+
+TEST(Attend, RealTensorsPassTheCheckInEveryType) {
+  for (const std::string& file : {kDense, kVarlen}) {
+    for (const char* dtype : {"f32", "bf16", "f16"}) {
+      const ProcessResult result = run_command({"attend", file, "--check", "--dtype", dtype});
+      EXPECT_EQ(result.exit_code, 0) << file << " " << dtype << "\n" << result.out << result.err;
+      EXPECT_NE(result.out.find("PASS"), std::string::npos);
+      EXPECT_EQ(result.err, "");
+    }
+  }
+}
+
+TEST(Attend, BackwardOfRealTensorsUsesASeededGradient) {
+  const ProcessResult result = run_command({"attend", kDense, "--check", "--backward", "--causal"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_NE(result.out.find("seeded Gaussian"), std::string::npos);
+  EXPECT_NE(result.out.find("dq"), std::string::npos);
+}
+
+TEST(Attend, WritesOutAndLse) {
+  const TemporaryFolder folder;
+  const std::string out = folder.path("out.safetensors");
+  const ProcessResult result = run_command({"attend", qkv_file(folder), "--out", out, "--check"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Result<TensorFile> file = read_safetensors(out, {"out", "lse"});
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(file->tensors.at("out").shape, (std::vector<int64_t>{2, 9, 4, 5}));
+  EXPECT_EQ(file->tensors.at("lse").shape, (std::vector<int64_t>{2, 4, 9}));
+}
+
+TEST(Attend, WritesGradients) {
+  const TemporaryFolder folder;
+  const std::string out = folder.path("out.safetensors");
+  const ProcessResult result =
+      run_command({"attend", qkvdo_file(folder), "--backward", "--check", "--out", out});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const Result<TensorFile> file = read_safetensors(out, {"dq", "dk", "dv"});
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(file->tensors.at("dq").shape, (std::vector<int64_t>{2, 9, 4, 8}));
+  EXPECT_EQ(file->tensors.at("dv").shape, (std::vector<int64_t>{2, 13, 2, 5}));
+}
+
+TEST(Attend, BackwardWithoutAGradientIsRefused) {
+  const TemporaryFolder folder;
+  const std::string out = folder.path("out.safetensors");
+  const std::string in = qkv_file(folder);
+  ProcessResult result = run_command({"attend", in, "--backward", "--out", out});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("'do'"), std::string::npos) << result.err;
+  result = run_command({"attend", in, "--backward", "--check", "--out", out});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"qkv.safetensors"});
+}
+
+TEST(Attend, PrintsOneJsonObject) {
+  const ProcessResult result = run_command({"attend", kDense, "--json", "--check", "--backward"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = Json::parse(result.out);
+  EXPECT_EQ(json["passes"].size(), 2u);
+  EXPECT_TRUE(json["pass"].get<bool>());
+  EXPECT_GT(json["passes"][0]["flops"].get<double>(), 0.0);
+  EXPECT_EQ(json["passes"][1]["checks"].size(), 3u);
+}
+
+TEST(Attend, ResultsDoNotDependOnThreads) {
+  const TemporaryFolder folder;
+  std::string first;
+  for (const char* threads : {"1", "2", "3", "7", "16"}) {
+    const std::string out = folder.path(std::string("out") + threads);
+    const ProcessResult result =
+        run_command({"attend", kVarlen, "--causal", "--threads", threads, "--out", out});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Result<Buffer> bytes = read_file(out);
+    ASSERT_TRUE(bytes.ok());
+    const std::string content(bytes->data(), bytes->bytes());
+    first = first.empty() ? content : first;
+    EXPECT_TRUE(content == first) << threads << " threads";
+  }
+}
+
+TEST(Attend, ReadsNpyTriplesInEitherOrder) {
+  const TemporaryFolder folder;
+  // (1, 2, 1, 2): by rows 0..3; by columns the same values in storage order 0, 2, 1, 3.
+  const std::string rows = folder.write(
+      "rows.npy", npy_image(1, npy_header("<f4", false, "(1, 2, 1, 2)"), f32_bytes({0, 1, 2, 3})));
+  const std::string columns =
+      folder.write("columns.npy",
+                   npy_image(1, npy_header("<f4", true, "(1, 2, 1, 2)"), f32_bytes({0, 2, 1, 3})));
+  const std::string a = folder.path("a");
+  const std::string b = folder.path("b");
+  const ProcessResult first = run_command({"attend", rows, rows, rows, "--check", "--out", a});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const ProcessResult second =
+      run_command({"attend", columns, rows, columns, "--check", "--out", b});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  const Result<Buffer> of_a = read_file(a);
+  const Result<Buffer> of_b = read_file(b);
+  ASSERT_TRUE(of_a.ok() && of_b.ok());
+  EXPECT_EQ(std::string(of_a->data(), of_a->bytes()), std::string(of_b->data(), of_b->bytes()));
+}
+
+TEST(Attend, BandsAndScoreOptions) {
+  const TemporaryFolder folder;
+  const std::string in = qkv_file(folder);
+  const std::vector<std::vector<std::string>> accepted = {
+      {"--causal"},       {"--causal", "--top-left"}, {"--window", "3,2"},
+      {"--window=-1,0"},  {"--window", "-1,-1"},      {"--window", "inf,2", "--causal"},
+      {"--scale", "0.5"}, {"--softcap", "4"},         {"--dtype", "f64"},
+      {"--repeat", "2"}};
+  for (const std::vector<std::string>& options : accepted) {
+    std::vector<std::string> arguments = {"attend", in, "--check"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const ProcessResult result = run_command(arguments);
+    EXPECT_EQ(result.exit_code, 0) << options[0] << "\n" << result.out << result.err;
+  }
+  const std::vector<std::vector<std::string>> refused = {
+      {"--window", "3"},    {"--window=-2,0"},   {"--window", "1,2,3"}, {"--window", "a,b"},
+      {"--softcap", "-1"},  {"--scale", "nan"},  {"--dtype", "i32"},    {"--dtype", "x"},
+      {"--device", "gpu7"}, {"--threads", "-1"}, {"--repeat", "0"},     {"--kernel", "absent"},
+      {"--no-such-option"}};
+  for (const std::vector<std::string>& options : refused) {
+    std::vector<std::string> arguments = {"attend", in, "--out", folder.path("no")};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const ProcessResult result = run_command(arguments);
+    EXPECT_EQ(result.exit_code, 2) << options[0] << "\n" << result.out << result.err;
+    EXPECT_NE(result.err, "") << options[0];
+    EXPECT_EQ(result.out, "") << options[0];
+  }
+  EXPECT_EQ(folder.files().size(), 1u);
+}
+
+TEST(Attend, RaggedTailsOfTheOutputAreZero) {
+  const TemporaryFolder folder;
+  // Three stored rows, two of them in sequences.
+  const std::string data =
+      f32_bytes({1, 2, 3, 1, 2, 3, 5, 6, 7}) + std::string("\0\0\0\0\1\0\0\0\2\0\0\0", 12);
+  const std::string header = "{" + entry_text("q", "F32", "[3,1,1]", "[0,12]") + "," +
+                             entry_text("k", "F32", "[3,1,1]", "[12,24]") + "," +
+                             entry_text("v", "F32", "[3,1,1]", "[24,36]") + "," +
+                             entry_text("cu_seqlens", "I32", "[3]", "[36,48]") + "}";
+  const std::string in = folder.write("in", safetensors_image(header, data));
+  const std::string out = folder.path("out");
+  const ProcessResult result = run_command({"attend", in, "--check", "--out", out});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const Result<TensorFile> file = read_safetensors(out, {"out", "lse"});
+  ASSERT_TRUE(file.ok());
+  const HostTensor& tensor = file->tensors.at("out");
+  EXPECT_EQ(load_scalar(tensor.buffer.data(), tensor.dtype, 0), 5.0);
+  EXPECT_EQ(load_scalar(tensor.buffer.data(), tensor.dtype, 1), 6.0);
+  EXPECT_EQ(load_scalar(tensor.buffer.data(), tensor.dtype, 2), 0.0);
+}
+
+}  // namespace
+}  // namespace rowmax::app::testing
