@@ -13,6 +13,11 @@ namespace {
 // because the split count must not depend on the threads that happen to run.
 constexpr int64_t kForwardItems = 32;
 constexpr int64_t kBackwardItems = 16;
+// Below this many items the query tile shrinks, to one of these rows: smaller tiles pack K and V
+// more often (0-2 % of peak from 528 to 384), idle threads cost more. Multiples of 96, or halves of
+// 528, are whole panels of every instruction set.
+constexpr int64_t kLeastForwardItems = 8;
+constexpr int64_t kSmallerTiles[] = {264, 192, 96};
 // Shortest key range worth a merge: a merge costs Dv values a row, a range 2 (D + Dv) FLOPs a key.
 constexpr int64_t kForwardSplitKeys = 512;
 constexpr int64_t kDecodeSplitKeys = 512;
@@ -46,10 +51,22 @@ int64_t most_partial_states(const AttentionProblem& problem, Compute compute) {
   return bytes > 0 ? std::max<int64_t>(kMostPartialBytes / bytes, 1) : 1;
 }
 
-void schedule_forward(const AttentionProblem& problem, int64_t max_splits, Schedule& schedule) {
+void schedule_forward(const AttentionProblem& problem, const KernelConfig& config,
+                      int64_t max_splits, Schedule& schedule) {
   const Sizes& s = problem.sizes;
-  const ItemShape shape = forward_item_shape(s.heads_q / s.heads_kv, s.seqlen_q, schedule.tile_q);
-  const int64_t items = forward_items(shape, s.batch, s.heads_kv, 1);
+  const auto items_with = [&s](int64_t tile_q) {
+    const ItemShape shape = forward_item_shape(s.heads_q / s.heads_kv, s.seqlen_q, tile_q);
+    return forward_items(shape, s.batch, s.heads_kv, 1);
+  };
+  int64_t items = items_with(schedule.tile_q);
+  // A window's key blocks start where the item's first row does, so tiles may move its bits.
+  for (const int64_t tile_q : kSmallerTiles) {
+    if (problem.batch_invariant || items >= kLeastForwardItems || tile_q >= config.tile_q) {
+      break;
+    }
+    schedule.tile_q = tile_q;
+    items = items_with(tile_q);
+  }
   int64_t splits = 1;
   if (!problem.batch_invariant && items > 0 && items < kForwardItems &&
       s.seqlen_k >= 2 * kForwardSplitKeys) {
@@ -118,7 +135,8 @@ Schedule main_schedule(const AttentionProblem& problem, const KernelConfig& conf
       schedule_backward(problem, max_splits, schedule);
       break;
     default:
-      schedule_forward(problem, std::min(max_splits, most_partial_states(problem, config.compute)),
+      schedule_forward(problem, config,
+                       std::min(max_splits, most_partial_states(problem, config.compute)),
                        schedule);
       break;
   }
