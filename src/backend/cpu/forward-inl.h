@@ -286,7 +286,6 @@ template <class V>
 template <int NV>
 void ForwardWorker<V>::panel_block(const QueryPanel& panel, const KeyBlock& block,
                                    Prefetch& keys_ahead, Prefetch& queries_ahead) {
-  using R = typename V::R;
   const int64_t depth = args_.shape.head_dim;
   const int64_t begin = imax(panel.key_begin, block.begin);
   const int64_t n = imin(panel.key_end, block.begin + block.count) - begin;
@@ -295,20 +294,12 @@ void ForwardWorker<V>::panel_block(const QueryPanel& panel, const KeyBlock& bloc
   // A modifier hides what the band hides.
   const BandEdges edges =
       band_edges(modifier_.any ? RowBand{} : band_, panel.row, panel.rows, begin, n);
-  R max[NV];
-#pragma GCC unroll 4
-  for (int v = 0; v < NV; ++v) {
-    max[v] = V::set1(-E(__builtin_inf()));
-  }
+  E max[NV * V::W];
   scores<V, NV>(q_ + panel.lane * depth, block.k + (begin - block.begin) * block.ldk, block.ldk, n,
                 depth, edges, keys_ahead, queries_ahead, s_, max);
   if (modifier_.any) {
     modify_scores<V>(modifier_, tile, s_, modifier_scratch_, nullptr, visible_);
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) {
-      max[v] = V::set1(-E(__builtin_inf()));
-    }
-    column_max<V, NV>(s_, n, max);
+    column_max<V>(s_, n, tile.lanes, max);
   }
   const bool clean = panel.finite && block.finite_k && !modifier_.any;
   const PanelState<V> state = {max_ + panel.lane, sum_ + panel.lane, rescale_};

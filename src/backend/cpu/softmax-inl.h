@@ -31,52 +31,71 @@ ROWMAX_INLINE BandEdges band_edges(const RowBand& band, int64_t row, int64_t row
   return out;
 }
 
-// Which of the lanes of vector v see key j.
+// Keys [j, j + count) of a stored tile: -inf where a lane does not see a key, and the maxima.
 template <class V>
-ROWMAX_INLINE typename V::M lanes_inside(const BandEdges& edges, int64_t j, int v) {
+ROWMAX_NOINLINE inline void hide_in_tile(const BandEdges& edges, int64_t j, int64_t count,
+                                         int64_t lanes, typename V::E* tile, typename V::E* max) {
   using E = typename V::E;
-  const auto lane = V::min(V::add(V::iota(), V::set1(static_cast<E>(v * V::W))),
-                           V::set1(static_cast<E>(edges.last_lane)));
-  return V::both(V::ge(lane, V::set1(static_cast<E>(j - edges.high))),
-                 V::le(lane, V::set1(static_cast<E>(j - edges.low))));
+  for (int64_t l = 0; l < lanes; l += V::W) {
+    const auto lane = V::min(V::add(V::iota(), V::set1(static_cast<E>(l))),
+                             V::set1(static_cast<E>(edges.last_lane)));
+    auto top = V::load(max + l);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto inside = V::both(V::ge(lane, V::set1(static_cast<E>(j + i - edges.high))),
+                                  V::le(lane, V::set1(static_cast<E>(j + i - edges.low))));
+      E* p = tile + i * lanes + l;
+      const auto x = V::select(inside, V::load(p), V::set1(-E(__builtin_inf())));
+      V::store(p, x);
+      top = V::max(x, top);
+    }
+    V::store(max + l, top);
+  }
 }
 
-// S^T of a panel and n keys; max: maxima of the lanes, NaN passed over. Lanes that do not see a key
-// get -inf there. s needs room for one more dot tile.
+// S^T of a panel and n keys; max (lanes): the maxima, NaN passed over. Lanes that do not see a key
+// get -inf there. s needs room for one more dot tile. Out of line: the tile needs every register.
 template <class V, int NV>
-ROWMAX_INLINE void scores(const typename V::E* qt, const typename V::E* k, int64_t ldk, int64_t n,
-                          int64_t depth, const BandEdges& edges, Prefetch& keys_ahead,
-                          Prefetch& queries_ahead, typename V::E* s, typename V::R (&max)[NV]) {
+ROWMAX_NOINLINE inline void scores(const typename V::E* qt, const typename V::E* k, int64_t ldk,
+                                   int64_t n, int64_t depth, const BandEdges& edges,
+                                   Prefetch& keys_ahead, Prefetch& queries_ahead, typename V::E* s,
+                                   typename V::E* max) {
   using E = typename V::E;
   using R = typename V::R;
   constexpr int MR = V::tile_rows(NV);
   constexpr int kLanes = NV * V::W;
-  // The rows of the last tile past n repeat row n - 1 and are masked like it.
+  // The rows of the last tile past n repeat row n - 1: no harm to a maximum.
   const int64_t clean_end = edges.clean_end == n ? n + MR : edges.clean_end;
   const int64_t clean_begin = edges.clean_begin;
+#pragma GCC unroll 4
+  for (int v = 0; v < NV; ++v) {
+    V::store(max + v * V::W, V::set1(-E(__builtin_inf())));
+  }
   dot_block<V, NV>(
       qt, k, ldk, n, depth, [&](int64_t j, R(&acc)[MR][NV]) __attribute__((always_inline)) {
-        keys_ahead.step();
-        queries_ahead.step();
-        if (j < clean_begin || j + MR > clean_end) {
-#pragma GCC unroll 16
-          for (int i = 0; i < MR; ++i) {
-            const int64_t key = imin(j + i, n - 1);
-#pragma GCC unroll 4
-            for (int v = 0; v < NV; ++v) {
-              acc[i][v] = V::select(lanes_inside<V>(edges, key, v), acc[i][v],
-                                    V::set1(-E(__builtin_inf())));
-            }
-          }
-        }
+        E* tile = s + j * kLanes;
 #pragma GCC unroll 16
         for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
           for (int v = 0; v < NV; ++v) {
-            V::store(s + (j + i) * kLanes + v * V::W, acc[i][v]);
-            max[v] = V::max(acc[i][v], max[v]);
+            V::store(tile + i * kLanes + v * V::W, acc[i][v]);
           }
         }
+        if (j < clean_begin || j + MR > clean_end) {
+          hide_in_tile<V>(edges, j, imin(MR, n - j), kLanes, tile, max);
+        } else {
+#pragma GCC unroll 4
+          for (int v = 0; v < NV; ++v) {
+            R top = V::load(max + v * V::W);
+#pragma GCC unroll 16
+            for (int i = 0; i < MR; ++i) {
+              top = V::max(acc[i][v], top);
+            }
+            V::store(max + v * V::W, top);
+          }
+        }
+        // Here no accumulator lives across the call for a new row.
+        keys_ahead.step();
+        queries_ahead.step();
       });
 }
 
@@ -115,63 +134,63 @@ ROWMAX_INLINE void exponentiate(typename V::E* p, int64_t ld, typename V::R m, t
   }
 #pragma GCC unroll 8
   for (int u = 0; u < U; ++u) {
-    sum = V::add(sum, out[u]);
     V::store(p + u * ld, out[u]);
   }
+  if constexpr (U == 4) {
+    sum = V::add(sum, V::add(V::add(out[0], out[1]), V::add(out[2], out[3])));
+  } else {
+    static_assert(U == 1);
+    sum = V::add(sum, out[0]);
+  }
 }
 
-// Rows [begin, end) of one vector column.
+// P^T = exp2(S^T - m) in place and sums += column sums, over n keys. m and sum (lanes). One vector
+// column at a time, and out of line, so that its constants stay in registers.
 template <class V, Exponent kind>
-ROWMAX_INLINE void exponentiate_rows(typename V::E* s, int64_t ld, int64_t begin, int64_t end,
-                                     typename V::R m, typename V::R& sum) {
+ROWMAX_NOINLINE inline void exponentiate_keys(typename V::E* s, int64_t n, int64_t lanes,
+                                              const typename V::E* m, typename V::E* sum) {
   constexpr int U = 4;
-  int64_t j = begin;
-  for (; j + U <= end; j += U) {
-    exponentiate<V, U, kind>(s + j * ld, ld, m, sum);
-  }
-  for (; j < end; ++j) {
-    exponentiate<V, 1, kind>(s + j * ld, ld, m, sum);
-  }
-}
-
-// P^T = exp2(S^T - m) in place and sums += column sums, scores stored by scores() with the band at
-// the edges. One vector column at a time so that its constants stay in registers.
-template <class V, int NV>
-ROWMAX_INLINE void softmax_clean(typename V::E* s, int64_t n, const BandEdges& edges,
-                                 const typename V::R (&m)[NV], typename V::R (&sum)[NV]) {
-  constexpr int kLanes = NV * V::W;
-  const int64_t begin = edges.clean_begin;
-  const int64_t end = imax(edges.clean_end, begin);
-#pragma GCC unroll 4
-  for (int v = 0; v < NV; ++v) {
-    typename V::E* column = s + v * V::W;
-    typename V::R total = sum[v];
-    exponentiate_rows<V, Exponent::kHidden>(column, kLanes, 0, begin, m[v], total);
-    exponentiate_rows<V, Exponent::kClean>(column, kLanes, begin, end, m[v], total);
-    exponentiate_rows<V, Exponent::kHidden>(column, kLanes, end, n, m[v], total);
-    sum[v] = total;
-  }
-}
-
-// The same for any scores. m and sum (lanes) in memory.
-template <class V, Exponent kind>
-ROWMAX_NOINLINE inline void softmax_any(typename V::E* s, int64_t n, int64_t lanes,
-                                        const typename V::E* m, typename V::E* sum) {
   for (int64_t l = 0; l < lanes; l += V::W) {
+    typename V::E* p = s + l;
+    const typename V::R reference = V::load(m + l);
     typename V::R total = V::load(sum + l);
-    exponentiate_rows<V, kind>(s + l, lanes, 0, n, V::load(m + l), total);
+    int64_t j = 0;
+    for (; j + U <= n; j += U, p += U * lanes) {
+      exponentiate<V, U, kind>(p, lanes, reference, total);
+    }
+    for (; j < n; ++j, p += lanes) {
+      exponentiate<V, 1, kind>(p, lanes, reference, total);
+    }
     V::store(sum + l, total);
   }
 }
 
+// Scores as stored by scores(): hidden keys at the edges of the band only.
+template <class V>
+ROWMAX_INLINE void exponentiate_band(typename V::E* s, int64_t n, int64_t lanes,
+                                     const BandEdges& edges, const typename V::E* m,
+                                     typename V::E* sum) {
+  const int64_t begin = edges.clean_begin;
+  const int64_t end = imax(edges.clean_end, begin);
+  if (begin > 0) {
+    exponentiate_keys<V, Exponent::kHidden>(s, begin, lanes, m, sum);
+  }
+  exponentiate_keys<V, Exponent::kClean>(s + begin * lanes, end - begin, lanes, m, sum);
+  if (end < n) {
+    exponentiate_keys<V, Exponent::kHidden>(s + end * lanes, n - end, lanes, m, sum);
+  }
+}
+
 // Maxima of the lanes over n keys, NaN passed over.
-template <class V, int NV>
-ROWMAX_INLINE void column_max(const typename V::E* s, int64_t n, typename V::R (&max)[NV]) {
-  for (int64_t j = 0; j < n; ++j, s += NV * V::W) {
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) {
-      max[v] = V::max(V::load(s + v * V::W), max[v]);
+template <class V>
+ROWMAX_NOINLINE inline void column_max(const typename V::E* s, int64_t n, int64_t lanes,
+                                       typename V::E* max) {
+  for (int64_t l = 0; l < lanes; l += V::W) {
+    typename V::R top = V::set1(-typename V::E(__builtin_inf()));
+    for (int64_t j = 0; j < n; ++j) {
+      top = V::max(V::load(s + j * lanes + l), top);
     }
+    V::store(max + l, top);
   }
 }
 
@@ -184,11 +203,12 @@ struct PanelState {
   typename V::E* rescale;
 };
 
-// Scores of a run -> probabilities; updates the state. `block_max`: maxima over the run. `clean`:
-// Q and K are finite and only the band hides keys. Returns whether some lane's reference moved.
+// Scores of a run -> probabilities; updates the state. block_max (lanes): maxima over the run.
+// `clean`: Q and K are finite and only the band hides keys. Returns whether some lane's reference
+// moved.
 template <class V, int NV>
 ROWMAX_INLINE bool online_softmax(typename V::E* s, int64_t n, const BandEdges& edges,
-                                  const typename V::R (&block_max)[NV], bool clean,
+                                  const typename V::E* block_max, bool clean,
                                   const PanelState<V>& state) {
   using E = typename V::E;
   using R = typename V::R;
@@ -201,7 +221,7 @@ ROWMAX_INLINE bool online_softmax(typename V::E* s, int64_t n, const BandEdges& 
 #pragma GCC unroll 4
   for (int v = 0; v < NV; ++v) {
     old[v] = V::load(state.max + v * W);
-    const R top = V::ceil(block_max[v]);
+    const R top = V::ceil(V::load(block_max + v * W));
     m[v] = V::max(top, old[v]);
     same = same && V::all(V::eq(m[v], old[v]));
     V::store(state.max + v * W, m[v]);
@@ -215,24 +235,18 @@ ROWMAX_INLINE bool online_softmax(typename V::E* s, int64_t n, const BandEdges& 
   }
   if constexpr (sizeof(E) == 4) {
     if (clean) {
-      R sum[NV];
+      if (!same) {
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) {
-        sum[v] = V::load(state.sum + v * W);
-        if (!same) {
+        for (int v = 0; v < NV; ++v) {
           const R x[1] = {old[v]};
           R factor[1];
           exp2_reference<V, 1>(x, V::sub(V::set1(kMagic), m[v]), V::sub(m[v], V::set1(126.0f)),
                                factor);
-          sum[v] = V::mul(sum[v], factor[0]);
+          V::store(state.sum + v * W, V::mul(V::load(state.sum + v * W), factor[0]));
           V::store(state.rescale + v * W, factor[0]);
         }
       }
-      softmax_clean<V, NV>(s, n, edges, m, sum);
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) {
-        V::store(state.sum + v * W, sum[v]);
-      }
+      exponentiate_band<V>(s, n, NV * W, edges, state.max, state.sum);
       return !same;
     }
   }
@@ -249,11 +263,11 @@ ROWMAX_INLINE bool online_softmax(typename V::E* s, int64_t n, const BandEdges& 
   }
   if constexpr (sizeof(E) == 4) {
     if (near) {
-      softmax_any<V, Exponent::kHidden>(s, n, NV * W, reference, state.sum);
+      exponentiate_keys<V, Exponent::kHidden>(s, n, NV * W, reference, state.sum);
       return !same;
     }
   }
-  softmax_any<V, Exponent::kChecked>(s, n, NV * W, reference, state.sum);
+  exponentiate_keys<V, Exponent::kChecked>(s, n, NV * W, reference, state.sum);
   return !same;
 }
 
