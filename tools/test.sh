@@ -66,10 +66,13 @@ stage_aarch64() {
     return 0
   fi
   local log=build/test-aarch64.log
+  # The header-only package of this machine serves the other one too, but CMake does not look there.
+  local fmt_dir
+  fmt_dir=$(dpkg -L libfmt-dev 2> /dev/null | grep '/fmt-config.cmake$' | xargs -r dirname)
   cmake -S . -B build/aarch64 -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
     -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
     -DCMAKE_BUILD_TYPE=Release -DROWMAX_WERROR=ON -DROWMAX_BUILD_TESTS=OFF -DROWMAX_BUILD_APPS=OFF \
-    > "$log" 2>&1 && cmake --build build/aarch64 -j "$jobs" --target rowmax >> "$log" 2>&1
+    ${fmt_dir:+"-Dfmt_DIR=$fmt_dir"} > "$log" 2>&1 && cmake --build build/aarch64 -j "$jobs" --target rowmax >> "$log" 2>&1
   local rc=$?
   if [[ $rc -ne 0 ]]; then
     tail -n 40 "$log"
