@@ -23,7 +23,7 @@ release: build/release/build.ninja
 	@cmake --build --preset release -j $(JOBS)
 
 demo: release
-	@tools/demo.sh
+	@tools/demo.sh build/release/apps/rowmax/rowmax
 
 test: deps
 	@tools/test.sh
