@@ -226,24 +226,21 @@ TOLERANCE = re.compile(
     r"|\b(?:EXPECT|ASSERT)_NEAR\s*\((?:[^;]*,)\s*[0-9.][0-9.ef+-]*\s*\)")
 
 
+# A small literal is a tolerance where something is compared with it or is named after one.
+COMPARISON = re.compile(r"_(?:NEAR|LT|LE|GT|GE)\b|\s[<>]=?\s|tol|eps|err|limit|bound", re.I)
+
+
 def check_tolerances():
-    for path in tracked({".h", ".cpp", ".c", ".txt"}):
-        parts = path.parts
-        if parts[0] not in ("tests", "testkit") or path.stem.startswith("numerics"):
+    """Tests only: testkit/numerics.* holds the limits, the rest of the kit holds input values."""
+    for path in tracked({".h", ".cpp", ".c"}):
+        if path.parts[0] != "tests":
             continue
-        text = read(path)
-        code = code_only(text) if path.suffix != ".txt" else text
-        if parts[0] == "testkit" or path.suffix == ".txt":
-            continue  # inputs and cases hold values, not tolerances; the kit's bounds use numerics
+        code = code_only(read(path))
         for match in TOLERANCE.finditer(code):
             begin = max(code.rfind(c, 0, match.start()) for c in ";{}")
             end = code.find(";", match.end())
             if COMPARISON.search(code[begin:end]):
                 yield f"{path}:{line_of(code, match.start())}: tolerance literal: {match.group(0)[:60]}"
-
-
-# A small literal is a tolerance where something is compared with it or is named after one.
-COMPARISON = re.compile(r"_(?:NEAR|LT|LE|GT|GE)\b|\s[<>]=?\s|tol|eps|err|limit|bound", re.I)
 
 
 ALLOWED_HOSTS = {
