@@ -84,7 +84,15 @@ class BoundBuilder {
   struct KeyError {
     double logit = 0.0;
     double cap_slope = 0.0;
-    double p_relative = 0.0;  // of the probability, from its logit and the row's statistics
+  };
+  struct RowGradient;
+  // Magnitudes and absolute errors of one (row, key) pair.
+  struct PairError {
+    double p = 0.0;       // error of the probability
+    double dlogit = 0.0;  // |dS|
+    double dlogit_error = 0.0;
+    double dproduct = 0.0;  // |scale * dS * softcap slope|
+    double dproduct_error = 0.0;
   };
 
   void row(const SequenceExtent& extent, const RowId& id, KeyValueRows* rows);
@@ -92,13 +100,16 @@ class BoundBuilder {
   void backward_row(const SequenceExtent& extent, const RowId& id, KeyValueRows* rows);
   KeyError key_error(const double* q, const double* k, const RowId& id,
                      const ScoredKey& entry) const;
+  RowGradient row_gradient(const SequenceExtent& extent, const RowId& id, KeyValueRows* rows) const;
+  PairError pair_error(const RowGradient& row, size_t n, const RowId& id, KeyValueRows* rows) const;
+  void add_terms(Output output, int64_t flat, double error, double operand, const double* vector,
+                 int64_t count);
+  void add_bias(const SequenceExtent& extent, const RowId& id, int64_t key, const PairError& pair);
+  void add_sink(const SequenceExtent& extent, const RowId& id, const RowGradient& row);
   double slope(const RowId& id) const;
   double delta_error(const std::vector<double>& dout, const std::vector<double>& out) const;
   double* at(Output output, int64_t flat) {
     return sums_[static_cast<size_t>(output)].linear.data() + flat;
-  }
-  double* square_at(Output output, int64_t flat) {
-    return sums_[static_cast<size_t>(output)].square.data() + flat;
   }
   bool written(Output output) const { return is_written(problem_, output); }
   DType type_of(Output output) const;
@@ -209,10 +220,7 @@ void BoundBuilder::forward_row(const SequenceExtent& extent, const RowId& id, Ke
     const double weight = entry.weight * entry.kept;
     const double error = weight * (relative[n] + common + u_ * (sums + 2.0)) + entry.kept * tiny_;
     const double* v = rows->value(entry.key);
-    add_abs(error, v, shape.head_dim_v, at(Output::kOut, flat));
-    if (u_operand_ > 0.0) {
-      add_square(u_operand_ * weight, v, shape.head_dim_v, square_at(Output::kOut, flat));
-    }
+    add_terms(Output::kOut, flat, error, weight, v, shape.head_dim_v);
   }
 }
 
@@ -228,112 +236,147 @@ double BoundBuilder::delta_error(const std::vector<double>& dout,
          u_ * sum_roundings(dim) * abs_dot(dout.data(), out.data(), dim);
 }
 
-void BoundBuilder::backward_row(const SequenceExtent& extent, const RowId& id, KeyValueRows* rows) {
-  const ShapeArgs& shape = args_.shape;
-  const GradientArgs& grad = args_.grad;
-  const int64_t flat_row = flat_query_row(args_, extent, id.b, id.i);
-  const int64_t head_kv = id.head / (shape.heads_q / shape.heads_kv);
-  const std::vector<double> dout =
-      load_row(grad.dout, query_offset(grad.dout, extent, id.b, id.i, id.head), shape.head_dim_v);
+// What backward knows of a row before it visits the row's keys.
+struct BoundBuilder::RowGradient {
+  std::vector<double> dout;  // (Dv)
+  std::vector<double> dp;    // gradient of each visible key's probability
   double dlse = 0.0;
-  if (grad.dlse.data != nullptr) {
-    dlse = reference::load(grad.dlse.data, grad.dlse.dtype,
-                           reference::row_offset(grad.dlse, extent, id.b, id.i, id.head));
-  }
-  std::vector<double> out(static_cast<size_t>(shape.head_dim_v), 0.0);
-  std::vector<double> dp(keys_.size(), 0.0);
   double delta = 0.0;
+  double delta_error = 0.0;
+  // P = exp(l - LSE) with the LSE as stored: one rounding of LSE, one of its conversion to base 2,
+  // one of the difference; near LSE = -5e5 this is several percent in fp32.
+  double lse_error = 0.0;
+};
+
+BoundBuilder::RowGradient BoundBuilder::row_gradient(const SequenceExtent& extent, const RowId& id,
+                                                     KeyValueRows* rows) const {
+  const int64_t dim = args_.shape.head_dim_v;
+  const GradientArgs& grad = args_.grad;
+  RowGradient row;
+  row.dout = load_row(grad.dout, query_offset(grad.dout, extent, id.b, id.i, id.head), dim);
+  if (grad.dlse.data != nullptr) {
+    row.dlse = reference::load(grad.dlse.data, grad.dlse.dtype,
+                               reference::row_offset(grad.dlse, extent, id.b, id.i, id.head));
+  }
+  std::vector<double> out(static_cast<size_t>(dim), 0.0);
+  row.dp.resize(keys_.size());
   for (size_t n = 0; n < keys_.size(); ++n) {
     const ScoredKey& entry = keys_[n];
     if (entry.kept != 0.0) {
       const double* v = rows->value(entry.key);
-      reference::add_scaled(entry.weight * entry.kept, v, shape.head_dim_v, out.data());
-      dp[n] = entry.kept * reference::dot(dout.data(), v, shape.head_dim_v);
+      reference::add_scaled(entry.weight * entry.kept, v, dim, out.data());
+      row.dp[n] = entry.kept * reference::dot(row.dout.data(), v, dim);
     }
-    delta += entry.weight * dp[n];
+    row.delta += entry.weight * row.dp[n];
   }
-  const double delta_bound = delta_error(dout, out) + 2.0 * u_ * std::fabs(dlse);
+  row.delta_error = delta_error(row.dout, out) + 2.0 * u_ * std::fabs(row.dlse);
+  row.lse_error = u_ * (4.0 * std::fabs(softmax_.lse) + kExpRoundings);
+  return row;
+}
+
+// Error of dS for the n-th visible key; `dlogit` is dS itself.
+BoundBuilder::PairError BoundBuilder::pair_error(const RowGradient& row, size_t n, const RowId& id,
+                                                 KeyValueRows* rows) const {
+  const int64_t dim = args_.shape.head_dim_v;
+  const ScoredKey& entry = keys_[n];
+  const KeyError key = key_error(q_.data(), rows->key(entry.key), id, entry);
+  PairError pair;
+  pair.p = entry.weight * (key.logit + 2.0 * u_ * std::fabs(entry.logit) + row.lse_error) + tiny_;
+  double dp_error = 0.0;
+  if (entry.kept != 0.0) {
+    dp_error = entry.kept * u_ * (1.0 + sum_roundings(dim)) *
+               abs_dot(row.dout.data(), rows->value(entry.key), dim);
+  }
+  const double inner = row.dp[n] - row.delta + row.dlse;
+  const double dlogit = std::fabs(entry.weight * inner);
+  pair.dlogit = dlogit;
+  pair.dlogit_error = pair.p * std::fabs(inner) + 2.0 * u_ * dlogit +
+                      entry.weight * (dp_error + row.delta_error +
+                                      u_ * (std::fabs(row.dp[n]) + 2.0 * std::fabs(row.delta)));
+  const double scale = std::fabs(args_.score.scale);
+  pair.dproduct = scale * dlogit * entry.cap_slope;
+  pair.dproduct_error = scale * (pair.dlogit_error * entry.cap_slope + dlogit * key.cap_slope) +
+                        2.0 * u_ * pair.dproduct;
+  return pair;
+}
+
+void BoundBuilder::backward_row(const SequenceExtent& extent, const RowId& id, KeyValueRows* rows) {
+  const ShapeArgs& shape = args_.shape;
+  const int64_t group = shape.heads_q / shape.heads_kv;
+  const RowGradient row = row_gradient(extent, id, rows);
   const double row_sums = sum_roundings(static_cast<int64_t>(keys_.size()));
-  const double column_sums = sum_roundings(extent.q_len * (shape.heads_q / shape.heads_kv));
-  const int64_t pairs = extent.q_len * static_cast<int64_t>(keys_.size());
-  // P = exp(l - LSE) with the LSE as stored: one rounding of LSE, one of its conversion to base 2,
-  // one of the difference; near LSE = -5e5 this is several percent in fp32.
-  const double lse_error = u_ * (4.0 * std::fabs(softmax_.lse) + kExpRoundings);
-  const int64_t flat_q = (flat_row * shape.heads_q + id.head) * shape.head_dim;
-  const double distance_scale = written(Output::kDslopes) ? 1.0 : 0.0;
-  double dslope = 0.0;
+  const double column_sums = sum_roundings(extent.q_len * group);
+  const int64_t flat_q =
+      (flat_query_row(args_, extent, id.b, id.i) * shape.heads_q + id.head) * shape.head_dim;
+  const bool ragged_k = args_.sequence.cu_k.data != nullptr;
+  const int64_t first_key = ragged_k ? extent.k_begin : id.b * shape.seqlen_k;
   for (size_t n = 0; n < keys_.size(); ++n) {
     const ScoredKey& entry = keys_[n];
-    const double* k = rows->key(entry.key);
-    const KeyError error = key_error(q_.data(), k, id, entry);
-    const double p_error =
-        entry.weight * (error.logit + 2.0 * u_ * std::fabs(entry.logit) + lse_error) + tiny_;
-    const double inner = dp[n] - delta + dlse;
-    double dp_error = 0.0;
-    if (entry.kept != 0.0) {
-      dp_error = entry.kept * u_ * (1.0 + sum_roundings(shape.head_dim_v)) *
-                 abs_dot(dout.data(), rows->value(entry.key), shape.head_dim_v);
-    }
-    const double dlogit = entry.weight * inner;
-    const double dlogit_error =
-        p_error * std::fabs(inner) + 2.0 * u_ * std::fabs(dlogit) +
-        entry.weight * (dp_error + delta_bound + u_ * (std::fabs(dp[n]) + 2.0 * std::fabs(delta)));
-    const double scale = std::fabs(args_.score.scale);
-    const double dproduct = scale * std::fabs(dlogit) * entry.cap_slope;
-    const double dproduct_error =
-        scale * (dlogit_error * entry.cap_slope + std::fabs(dlogit) * error.cap_slope) +
-        2.0 * u_ * dproduct;
-    const bool ragged_k = args_.sequence.cu_k.data != nullptr;
-    const int64_t key_row =
-        ragged_k ? extent.k_begin + entry.key : id.b * shape.seqlen_k + entry.key;
-    const int64_t flat_k = key_row * shape.heads_kv + head_kv;
+    const PairError pair = pair_error(row, n, id, rows);
+    const int64_t flat_k = (first_key + entry.key) * shape.heads_kv + id.head / group;
     if (written(Output::kDq)) {
-      add_abs(dproduct_error + row_sums * u_ * dproduct, k, shape.head_dim,
-              at(Output::kDq, flat_q));
-      add_square(u_operand_ * dproduct, k, shape.head_dim, square_at(Output::kDq, flat_q));
+      add_terms(Output::kDq, flat_q, pair.dproduct_error + row_sums * u_ * pair.dproduct,
+                pair.dproduct, rows->key(entry.key), shape.head_dim);
     }
     if (written(Output::kDk)) {
-      add_abs(dproduct_error + column_sums * u_ * dproduct, q_.data(), shape.head_dim,
-              at(Output::kDk, flat_k * shape.head_dim));
-      add_square(u_operand_ * dproduct, q_.data(), shape.head_dim,
-                 square_at(Output::kDk, flat_k * shape.head_dim));
+      add_terms(Output::kDk, flat_k * shape.head_dim,
+                pair.dproduct_error + column_sums * u_ * pair.dproduct, pair.dproduct, q_.data(),
+                shape.head_dim);
     }
     if (written(Output::kDv) && entry.kept != 0.0) {
-      const int64_t flat = flat_k * shape.head_dim_v;
-      add_abs(entry.kept * (p_error + (column_sums + 2.0) * u_ * entry.weight), dout.data(),
-              shape.head_dim_v, at(Output::kDv, flat));
-      add_square(u_operand_ * entry.kept * entry.weight, dout.data(), shape.head_dim_v,
-                 square_at(Output::kDv, flat));
+      add_terms(Output::kDv, flat_k * shape.head_dim_v,
+                entry.kept * (pair.p + (column_sums + 2.0) * u_ * entry.weight),
+                entry.kept * entry.weight, row.dout.data(), shape.head_dim_v);
     }
     if (written(Output::kDbias)) {
-      const BroadcastShape& bias = problem_.score.bias;
-      const int64_t heads = bias.heads ? shape.heads_q : 1;
-      const int64_t positions = bias.rows ? shape.seqlen_q : 1;
-      const int64_t width = bias.cols ? shape.seqlen_k : 1;
-      const int64_t terms = (bias.batch ? 1 : shape.batch) * (bias.heads ? 1 : shape.heads_q) *
-                            (bias.rows ? 1 : extent.q_len) * (bias.cols ? 1 : extent.k_len);
-      const int64_t flat =
-          (((bias.batch ? id.b : 0) * heads + (bias.heads ? id.head : 0)) * positions +
-           (bias.rows ? id.i : 0)) *
-              width +
-          (bias.cols ? entry.key : 0);
-      *at(Output::kDbias, flat) += dlogit_error + sum_roundings(terms) * u_ * std::fabs(dlogit);
+      add_bias(extent, id, entry.key, pair);
     }
-    dslope += distance_scale * entry.distance *
-              (dlogit_error + (1.0 + sum_roundings(pairs)) * u_ * std::fabs(dlogit));
-  }
-  if (written(Output::kDslopes)) {
-    const int64_t b = problem_.score.alibi_per_batch ? id.b : 0;
-    *at(Output::kDslopes, b * shape.heads_q + id.head) += dslope;
+    if (written(Output::kDslopes)) {
+      const int64_t pairs = extent.q_len * static_cast<int64_t>(keys_.size());
+      const int64_t b = problem_.score.alibi_per_batch ? id.b : 0;
+      *at(Output::kDslopes, b * shape.heads_q + id.head) +=
+          entry.distance * (pair.dlogit_error + (1.0 + sum_roundings(pairs)) * u_ * pair.dlogit);
+    }
   }
   if (written(Output::kDsinks)) {
-    const double sink = args_.score.sinks[id.head * args_.score.sink_stride];
-    const double p_error = softmax_.sink_weight * (2.0 * u_ * std::fabs(sink) + lse_error) + tiny_;
-    *at(Output::kDsinks, id.head) +=
-        p_error * std::fabs(dlse - delta) +
-        softmax_.sink_weight * (delta_bound + (2.0 + sum_roundings(extent.q_len * shape.batch)) *
-                                                  u_ * (std::fabs(delta) + std::fabs(dlse)));
+    add_sink(extent, id, row);
   }
+}
+
+// One term `error * |vector|` of a row of an output; kernels may have rounded `operand` to 16 bits.
+void BoundBuilder::add_terms(Output output, int64_t flat, double error, double operand,
+                             const double* vector, int64_t count) {
+  add_abs(error, vector, count, at(output, flat));
+  if (u_operand_ > 0.0) {
+    add_square(u_operand_ * operand, vector, count,
+               sums_[static_cast<size_t>(output)].square.data() + flat);
+  }
+}
+
+void BoundBuilder::add_bias(const SequenceExtent& extent, const RowId& id, int64_t key,
+                            const PairError& pair) {
+  const ShapeArgs& shape = args_.shape;
+  const BroadcastShape& bias = problem_.score.bias;
+  const int64_t heads = bias.heads ? shape.heads_q : 1;
+  const int64_t positions = bias.rows ? shape.seqlen_q : 1;
+  const int64_t width = bias.cols ? shape.seqlen_k : 1;
+  const int64_t terms = (bias.batch ? 1 : shape.batch) * (bias.heads ? 1 : shape.heads_q) *
+                        (bias.rows ? 1 : extent.q_len) * (bias.cols ? 1 : extent.k_len);
+  const int64_t head = (bias.batch ? id.b : 0) * heads + (bias.heads ? id.head : 0);
+  const int64_t row = head * positions + (bias.rows ? id.i : 0);
+  *at(Output::kDbias, row * width + (bias.cols ? key : 0)) +=
+      pair.dlogit_error + sum_roundings(terms) * u_ * pair.dlogit;
+}
+
+void BoundBuilder::add_sink(const SequenceExtent& extent, const RowId& id, const RowGradient& row) {
+  const double sink = args_.score.sinks[id.head * args_.score.sink_stride];
+  const double p_error =
+      softmax_.sink_weight * (2.0 * u_ * std::fabs(sink) + row.lse_error) + tiny_;
+  const double sums = 2.0 + sum_roundings(extent.q_len * args_.shape.batch);
+  *at(Output::kDsinks, id.head) +=
+      p_error * std::fabs(row.dlse - row.delta) +
+      softmax_.sink_weight *
+          (row.delta_error + sums * u_ * (std::fabs(row.delta) + std::fabs(row.dlse)));
 }
 
 void BoundBuilder::run() {
