@@ -14,6 +14,7 @@
 
 #include "backend/cpu/backward_buffers-inl.h"
 #include "backend/cpu/gradient_panel-inl.h"
+#include "backend/cpu/keys-inl.h"
 #include "backend/cpu/rank_t-inl.h"
 #include "kernel_api/kernel.h"
 #include "kernel_api/layout.h"
@@ -60,6 +61,11 @@ class BackwardWorker {
     const int64_t keys = chunk_.end - chunk_.begin;
     __builtin_memset(scratch_.dk, 0, sizeof(E) * static_cast<size_t>(keys * q_columns_.padded()));
     __builtin_memset(scratch_.dv, 0, sizeof(E) * static_cast<size_t>(keys * v_columns_.padded()));
+    capacity_ = scratch_.packed_chunk ? keys : tile_k_;
+    if (scratch_.packed_chunk && keys > 0) {
+      load_keys(chunk_.begin, keys);
+    }
+    look_ahead_rows();
     const int64_t group = shape.heads_q / shape.heads_kv;
     for (int64_t g = 0; g < group; ++g) {
       run_head(item.kv_head * group + g);
@@ -68,6 +74,43 @@ class BackwardWorker {
   }
 
  private:
+  // K and V rows, and the column panels of K, for keys [key0, key0 + keys).
+  void load_keys(int64_t key0, int64_t keys) {
+    const ShapeArgs& shape = args_.shape;
+    const int64_t row = extent_.k_begin + key0;
+    k_ = load_key_rows<V>(args_.k, item_.batch, row, item_.kv_head, keys, shape.head_dim,
+                          scratch_.k);
+    if (wants_ds()) {
+      v_ = load_key_rows<V>(args_.v, item_.batch, row, item_.kv_head, keys, shape.head_dim_v,
+                            scratch_.v);
+    }
+    if (wants_dq_) {
+      pack_columns<V>(q_columns_, k_.data, sizeof(E) == 4 ? DType::kF32 : DType::kF64, k_.ld, keys,
+                      capacity_, 0, E(1), scratch_.k_cols);
+    }
+    loaded_from_ = key0;
+  }
+
+  // Where the rows that the dot tiles read, or a block's copy is made from, are in memory.
+  void look_ahead_rows() {
+    const ShapeArgs& shape = args_.shape;
+    k_rows_ = key_rows_of(args_, args_.k, shape.head_dim, extent_, item_.batch, item_.kv_head);
+    v_rows_ = key_rows_of(args_, args_.v, shape.head_dim_v, extent_, item_.batch, item_.kv_head);
+    if (scratch_.packed_chunk) {
+      k_rows_ = loaded_rows(k_, shape.head_dim);
+      v_rows_ = loaded_rows(v_, shape.head_dim_v);
+    }
+  }
+
+  // Loaded rows by position in the sequence.
+  TensorRows loaded_rows(const KeyRows<V>& rows, int64_t width) const {
+    TensorRows out;
+    out.stride_bytes = rows.ld * static_cast<int64_t>(sizeof(E));
+    out.row_bytes = width * static_cast<int64_t>(sizeof(E));
+    out.data = reinterpret_cast<const char*>(rows.data) - loaded_from_ * out.stride_bytes;
+    return out;
+  }
+
   void run_head(int64_t h) {
     const ShapeArgs& shape = args_.shape;
     h_ = h;
@@ -76,6 +119,8 @@ class BackwardWorker {
     head_.bh = item_.batch * shape.heads_q + h;
     head_.head_dim = shape.head_dim;
     head_.head_dim_v = shape.head_dim_v;
+    q_rows_ = query_rows_of(args_.q, shape.head_dim, extent_, item_.batch, h);
+    dout_rows_ = query_rows_of(args_.grad.dout, shape.head_dim_v, extent_, item_.batch, h);
     slope_sum_ = 0.0;
     for (int64_t row = 0; row < extent_.q_len; row += tile_q_) {
       run_query_block(row, imin(tile_q_, extent_.q_len - row));
@@ -88,10 +133,16 @@ class BackwardWorker {
     }
   }
 
-  void run_query_block(int64_t row0, int64_t rows) {
+  // Keys of the chunk that some row of [row0, row0 + rows) sees.
+  KeyRange visible_keys(int64_t row0, int64_t rows) const {
     KeyRange keys = block_keys(band_, row0, row0 + rows, extent_.k_len);
     keys.begin = imax(keys.begin, chunk_.begin);
     keys.end = imin(keys.end, chunk_.end);
+    return keys;
+  }
+
+  void run_query_block(int64_t row0, int64_t rows) {
+    const KeyRange keys = visible_keys(row0, rows);
     const bool needs_products = wants_dq_ || wants_dk_ || wants_dv_ || wants_slopes_;
     if (keys.begin >= keys.end || !needs_products) {
       store_empty_rows(row0, rows);
@@ -107,12 +158,37 @@ class BackwardWorker {
     }
     for (int64_t key = keys.begin; key < keys.end;) {
       const int64_t count = next_block_keys(keys.end - key, tile_k_);
+      look_ahead(key + count, keys.end, count);
       run_key_block(key, count);
       key += count;
     }
     if (wants_dq_) {
       store_dq();
     }
+  }
+
+  // What the dot tiles of a block of `count` keys prefetch: the keys from `key` on, or at the end
+  // the next query block and its first keys.
+  void look_ahead(int64_t key, int64_t key_end, int64_t count) {
+    keys_ahead_ = Prefetch();
+    queries_ahead_ = Prefetch();
+    const int64_t row0 = row0_ + tile_q_;
+    KeyRange keys = {key, key_end};
+    if (key >= key_end && row0 < extent_.q_len) {
+      const int64_t rows = imin(tile_q_, extent_.q_len - row0);
+      keys = visible_keys(row0, rows);
+      queries_ahead_.add(q_rows_, row0, row0 + rows);
+      queries_ahead_.add(dout_rows_, row0, row0 + rows);
+    }
+    const int64_t end = imin(keys.begin + tile_k_, keys.end);
+    keys_ahead_.add(k_rows_, keys.begin, end);
+    keys_ahead_.add(v_rows_, keys.begin, end);
+    int64_t steps = 0;
+    for (int p = 0; p < panel_count_; ++p) {
+      steps += ceil_div(count, V::tile_rows(panels_[p].vectors));
+    }
+    keys_ahead_.spread(steps);
+    queries_ahead_.spread(steps);
   }
 
   // Packs Q and dO twice, transposed panels for the dot tiles and column panels for rank_t. Lanes
@@ -162,22 +238,12 @@ class BackwardWorker {
 
   // One (query block, key block): all panels, then the sums over keys.
   void run_key_block(int64_t key0, int64_t keys) {
-    const ShapeArgs& shape = args_.shape;
-    const int64_t b = item_.batch;
-    const int64_t row = extent_.k_begin + key0;
-    const KeyRows<V> k =
-        load_key_rows<V>(args_.k, b, row, item_.kv_head, keys, shape.head_dim, scratch_.k);
-    KeyRows<V> v = {nullptr, 0};
-    if (wants_ds()) {
-      v = load_key_rows<V>(args_.v, b, row, item_.kv_head, keys, shape.head_dim_v, scratch_.v);
-    }
-    if (wants_dq_) {
-      pack_columns<V>(q_columns_, k.data, sizeof(E) == 4 ? DType::kF32 : DType::kF64, k.ld, keys,
-                      tile_k_, 0, E(1), scratch_.k_cols);
+    if (!scratch_.packed_chunk) {
+      load_keys(key0, keys);
     }
     bool any = false;
     for (int p = 0; p < panel_count_; ++p) {
-      any = run_panel(p, key0, keys, k, v) || any;
+      any = run_panel(p, key0, keys) || any;
     }
     if (!any) {
       return;
@@ -197,7 +263,7 @@ class BackwardWorker {
 
   // P and dS of panel `index` for keys [key0, key0 + keys), and its share of dQ. Returns whether
   // any of its rows sees any of the keys.
-  bool run_panel(int index, int64_t key0, int64_t keys, const KeyRows<V>& k, const KeyRows<V>& v) {
+  bool run_panel(int index, int64_t key0, int64_t keys) {
     const ShapeArgs& shape = args_.shape;
     const int64_t begin = panels_[index].begin;
     const int64_t lanes = panels_[index].vectors * V::W;
@@ -216,21 +282,23 @@ class BackwardWorker {
       const ScoreTile tile = {row, rows, lanes, key0 + first, last - first};
       const GradientPanel<V> x = {scratch_.q + begin * shape.head_dim,
                                   scratch_.dout + begin * shape.head_dim_v,
-                                  k.data + first * k.ld,
-                                  v.data + first * v.ld,
-                                  k.ld,
-                                  v.ld,
+                                  k_.data + (key0 + first - loaded_from_) * k_.ld,
+                                  v_.data + (key0 + first - loaded_from_) * v_.ld,
+                                  k_.ld,
+                                  v_.ld,
                                   scratch_.lse + begin,
                                   scratch_.delta + begin,
                                   fast_[index],
                                   wants_ds(),
                                   p + first * lanes,
-                                  ds + first * lanes};
+                                  ds + first * lanes,
+                                  &keys_ahead_,
+                                  &queries_ahead_};
       seen = panel_gradients<V>(panels_[index].vectors, head_, tile, x, &scratch_.panel);
       if (seen && wants_ds()) {
         finish_logit_gradients(tile, x.ds);
         if (wants_dq_) {
-          add_dq(index, tile, x.ds, first);
+          add_dq(index, tile, x.ds);
         }
       }
     }
@@ -277,8 +345,8 @@ class BackwardWorker {
   }
 
   // dQ of one panel += dS K over the keys that some of its rows see. A key that none sees may have
-  // a NaN in K, which 0 * NaN would carry into dQ. `first`: the tile's first key in the block.
-  void add_dq(int index, const ScoreTile& tile, const E* ds, int64_t first) {
+  // a NaN in K, which 0 * NaN would carry into dQ.
+  void add_dq(int index, const ScoreTile& tile, const E* ds) {
     const int64_t ld = q_columns_.padded();
     E* dq = scratch_.dq + static_cast<int64_t>(panels_[index].begin) * ld;
     const bool some_hidden = head_.modifier.any;
@@ -296,8 +364,8 @@ class BackwardWorker {
       }
       if (j < end) {
         const RankOperands<E> x = {ds + j * tile.lanes, 1, tile.lanes, scratch_.k_cols, 0, end - j};
-        rank_all<V>(q_columns_, tile.rows, x, tile_k_, first + j, dq, ld, nullptr,
-                    dq_begun_[index] ? Accumulate::kAdd : Accumulate::kFresh);
+        rank_all<V>(q_columns_, tile.rows, x, capacity_, tile.key0 + j - loaded_from_, dq, ld,
+                    nullptr, dq_begun_[index] ? Accumulate::kAdd : Accumulate::kFresh);
         dq_begun_[index] = true;
       }
       j = end;
@@ -380,7 +448,15 @@ class BackwardWorker {
   SequenceExtent extent_;
   RowBand band_;
   KeyRange chunk_;
+  KeyRows<V> k_ = {nullptr, 0};  // loaded: the chunk's, or the key block's
+  KeyRows<V> v_ = {nullptr, 0};
+  int64_t loaded_from_ = 0;  // position of their first row
+  int64_t capacity_ = 0;     // rows of the column panels of K
+  TensorRows k_rows_;
+  TensorRows v_rows_;
   GradientHead<V> head_;
+  TensorRows q_rows_;
+  TensorRows dout_rows_;
   int64_t h_ = 0;
   double slope_sum_ = 0.0;
 
@@ -393,6 +469,8 @@ class BackwardWorker {
   PanelSpan spans_[kMaxQueryPanels];
   bool fast_[kMaxQueryPanels];
   bool dq_begun_[kMaxQueryPanels];
+  Prefetch keys_ahead_;
+  Prefetch queries_ahead_;
 };
 
 template <class V>

@@ -35,6 +35,7 @@ struct BackwardBuffers {
   E* dv;
   double* sums;
   GradientBuffers<V> panel;
+  bool packed_chunk;
 
   BackwardBuffers(const BackwardScratch& at, char* base) {
     const auto part = [base](int64_t offset) { return reinterpret_cast<E*>(base + offset); };
@@ -52,6 +53,7 @@ struct BackwardBuffers {
     k_cols = part(at.k_cols);
     dk = part(at.dk);
     dv = part(at.dv);
+    packed_chunk = at.packed_chunk;
     sums = reinterpret_cast<double*>(base + at.sums);
     panel = {part(at.modifier), part(at.cap_slope), part(at.keep),
              reinterpret_cast<uint8_t*>(base + at.visible)};

@@ -9,6 +9,10 @@
 
 namespace rowmax::cpu {
 
+// A backward item copies the K and V of its chunk once (for all heads and query blocks) where the
+// copies stay below this; a longer chunk is copied again for every query block, which costs 5-8 %.
+inline constexpr int64_t kPackedChunkBytes = 8 << 20;
+
 // Rows that a register tile may write or read next to a panel's keys.
 inline constexpr int64_t kTileMargin = 8;
 
@@ -23,7 +27,7 @@ struct BackwardScratchShape {
 };
 
 // Byte offsets, each a multiple of 64. `rows` below is tile_q rounded up to whole vectors, D and Dv
-// are padded likewise.
+// are padded likewise; `keys` is tile_k, or the chunk in a backward step with packed_chunk.
 struct BackwardScratch {
   // Of both kernels.
   int64_t q = 0;          // panels of (D, lanes)
@@ -32,8 +36,8 @@ struct BackwardScratch {
   int64_t delta = 0;      // (rows)
   int64_t p = 0;          // panels of (tile_k and a margin before and after, lanes)
   int64_t ds = 0;         // the same
-  int64_t k = 0;          // (tile_k, D), where K cannot be read in place
-  int64_t v = 0;          // (tile_k, Dv)
+  int64_t k = 0;          // (keys, D), where K cannot be read in place
+  int64_t v = 0;          // (keys, Dv)
   int64_t modifier = 0;   // (tile_k + kTileMargin, widest panel)
   int64_t cap_slope = 0;  // the same
   int64_t keep = 0;       // the same
@@ -41,13 +45,14 @@ struct BackwardScratch {
   // Of backward.
   int64_t q_cols = 0;     // column panels, (rows, D)
   int64_t dout_cols = 0;  // column panels, (rows, Dv)
-  int64_t k_cols = 0;     // column panels, (tile_k, D)
+  int64_t k_cols = 0;     // column panels, (keys, D)
   int64_t dq = 0;         // (rows, D)
   int64_t dk = 0;         // (chunk, D)
   int64_t dv = 0;         // (chunk, Dv)
   // Of bias gradient.
   int64_t sums = 0;  // double (tile_k, tile_q)
   int64_t bytes = 0;
+  bool packed_chunk = false;  // k, v and k_cols hold `chunk` keys, not tile_k
 };
 
 ROWMAX_FORCE_INLINE int64_t whole_vectors(int64_t x, int64_t width) {
@@ -75,14 +80,17 @@ ROWMAX_FORCE_INLINE BackwardScratch backward_scratch(const BackwardScratchShape&
   const int64_t dim_v = whole_vectors(shape.head_dim_v, shape.width);
   const int64_t scores = rows * (shape.tile_k + 2 * kTileMargin);
   const int64_t panel = (shape.tile_k + kTileMargin) * 3 * shape.width;
+  out.packed_chunk =
+      step == StepKind::kBackward && shape.chunk * (2 * dim + dim_v) * e <= kPackedChunkBytes;
+  const int64_t keys = out.packed_chunk ? shape.chunk : shape.tile_k;
   out.q = take(rows * dim * e);
   out.dout = take(rows * dim_v * e);
   out.lse = take(rows * e);
   out.delta = take(rows * e);
   out.p = take(scores * e);
   out.ds = take(scores * e);
-  out.k = take(shape.tile_k * dim * e);
-  out.v = take(shape.tile_k * dim_v * e);
+  out.k = take(keys * dim * e);
+  out.v = take(keys * dim_v * e);
   out.modifier = take(panel * e);
   out.cap_slope = take(panel * e);
   out.keep = take(panel * e);
@@ -90,7 +98,7 @@ ROWMAX_FORCE_INLINE BackwardScratch backward_scratch(const BackwardScratchShape&
   if (step == StepKind::kBackward) {
     out.q_cols = take(rows * dim * e);
     out.dout_cols = take(rows * dim_v * e);
-    out.k_cols = take(shape.tile_k * dim * e);
+    out.k_cols = take(keys * dim * e);
     out.dq = take(rows * dim * e);
     out.dk = take(shape.chunk * dim * e);
     out.dv = take(shape.chunk * dim_v * e);

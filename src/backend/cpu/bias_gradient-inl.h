@@ -171,7 +171,9 @@ class BiasGradientWorker {
                                 fast,
                                 true,
                                 scratch_.p,
-                                scratch_.ds};
+                                scratch_.ds,
+                                &nothing_ahead_,
+                                &nothing_ahead_};
     const int vectors = static_cast<int>(tile.lanes / V::W);
     if (panel_gradients<V>(vectors, head_, tile, x, &scratch_.panel)) {
       add_tile(tile);
@@ -231,6 +233,7 @@ class BiasGradientWorker {
   RowBand band_;
   GradientHead<V> head_;
   bool fast_[kMaxQueryPanels];
+  Prefetch nothing_ahead_;
 };
 
 template <class V>

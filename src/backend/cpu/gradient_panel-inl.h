@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "backend/cpu/backward_scratch.h"
+#include "backend/cpu/keys-inl.h"
 #include "backend/cpu/pack-inl.h"
 #include "backend/cpu/score-inl.h"
 #include "kernel_api/args.h"
@@ -40,8 +41,10 @@ struct GradientPanel {
   const E* delta;  // (lanes), rowsum(dO o O) - dLSE
   bool fast;       // Q is finite and every lse is inside the range of exp2_reference
   bool wants_ds;
-  E* p;   // (keys + kTileMargin, lanes): probabilities, after dropout
-  E* ds;  // (keys + kTileMargin, lanes): gradient of the logits
+  E* p;                     // (keys + kTileMargin, lanes): probabilities, after dropout
+  E* ds;                    // (keys + kTileMargin, lanes): gradient of the logits
+  Prefetch* keys_ahead;     // stepped by the tiles of the scores
+  Prefetch* queries_ahead;  // stepped by the tiles of dP
 };
 
 // Buffers of one tile, (tile_k + kTileMargin, widest panel) each.
@@ -87,12 +90,13 @@ ROWMAX_INLINE KeyRange clean_keys(const RowBand& band, const ScoreTile& tile) {
 // Scores -> probabilities, in place, for one vector of lanes that starts at lane `lane0`.
 // Keys outside `clean` are compared with the band; hidden ones become exactly 0.
 template <class V, Exp2Form kForm>
-ROWMAX_INLINE void exp2_column(const RowBand& band, const ScoreTile& tile, KeyRange clean,
-                               typename V::R lse, int64_t lane0, typename V::E* p) {
+ROWMAX_NOINLINE void exp2_column(const RowBand& band, const ScoreTile& tile, KeyRange clean,
+                                 const typename V::E* lse_lanes, int64_t lane0, typename V::E* p) {
   using E = typename V::E;
   using R = typename V::R;
   constexpr int U = 4;
   const int64_t step = tile.lanes;
+  const R lse = V::load(lse_lanes);
   const auto edge = [&](int64_t j) __attribute__((always_inline)) {
     const int64_t key = tile.key0 + j;
     const R x[1] = {V::sub(V::load(p + j * step), lse)};
@@ -152,6 +156,7 @@ ROWMAX_INLINE bool panel_probabilities(const GradientHead<V>& head, const ScoreT
         for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
           for (int v = 0; v < NV; ++v) V::store(p + (j + i) * kLanes + v * V::W, acc[i][v]);
+        x.keys_ahead->step();
       });
   KeyRange clean = {0, tile.keys};
   if (head.modifier.any) {
@@ -168,7 +173,7 @@ ROWMAX_INLINE bool panel_probabilities(const GradientHead<V>& head, const ScoreT
     clean = clean_keys(head.modifier.band, tile);
   }
   for (int v = 0; v < NV; ++v) {
-    const auto lse = V::load(x.lse + v * V::W);
+    const E* lse = x.lse + v * V::W;
     if constexpr (sizeof(E) == 4) {
       if (x.fast && !head.modifier.any) {
         exp2_column<V, Exp2Form::kReference>(head.modifier.band, tile, clean, lse, v * V::W,
