@@ -66,7 +66,7 @@ class BoundBuilder {
         u_(unit_roundoff(problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32)),
         // Kernels may round P and dS to a 16-bit compute type before the second products.
         u_operand_(size_of(problem.dtype) == 2 ? unit_roundoff(problem.dtype) : 0.0),
-        // Probabilities below the smallest normal number may be flushed to zero.
+        floor_(problem.dtype == DType::kF64 ? kProbabilityFloorF64 : kProbabilityFloorF32),
         tiny_(problem.dtype == DType::kF64 ? 0x1p-1022 : 0x1p-126) {
     for (int output = 0; output < kOutputCount; ++output) {
       if (is_written(problem, static_cast<Output>(output))) {
@@ -118,7 +118,8 @@ class BoundBuilder {
   const AttentionArgs& args_;
   double u_;
   double u_operand_;
-  double tiny_;
+  double floor_;  // of probabilities
+  double tiny_;   // smallest normal number
   std::array<Accumulator, kOutputCount> sums_;
   // Of the row at hand.
   std::vector<double> q_;
@@ -205,7 +206,7 @@ void BoundBuilder::forward_row(const SequenceExtent& extent, const RowId& id, Ke
   if (softmax_.sink_weight > 0.0) {
     common += softmax_.sink_weight * exponent_error(sink);
   }
-  common += u_ * sums + tiny_ * static_cast<double>(keys_.size());
+  common += u_ * sums + floor_ * static_cast<double>(keys_.size());
   const int64_t flat_row = flat_query_row(args_, extent, id.b, id.i);
   if (written(Output::kLse)) {
     *at(Output::kLse, id.head * flat_query_rows(args_) + flat_row) =
@@ -218,7 +219,7 @@ void BoundBuilder::forward_row(const SequenceExtent& extent, const RowId& id, Ke
       continue;
     }
     const double weight = entry.weight * entry.kept;
-    const double error = weight * (relative[n] + common + u_ * (sums + 2.0)) + entry.kept * tiny_;
+    const double error = weight * (relative[n] + common + u_ * (sums + 2.0)) + entry.kept * floor_;
     const double* v = rows->value(entry.key);
     add_terms(Output::kOut, flat, error, weight, v, shape.head_dim_v);
   }
@@ -281,7 +282,7 @@ BoundBuilder::PairError BoundBuilder::pair_error(const RowGradient& row, size_t 
   const ScoredKey& entry = keys_[n];
   const KeyError key = key_error(q_.data(), rows->key(entry.key), id, entry);
   PairError pair;
-  pair.p = entry.weight * (key.logit + 2.0 * u_ * std::fabs(entry.logit) + row.lse_error) + tiny_;
+  pair.p = entry.weight * (key.logit + 2.0 * u_ * std::fabs(entry.logit) + row.lse_error) + floor_;
   double dp_error = 0.0;
   if (entry.kept != 0.0) {
     dp_error = entry.kept * u_ * (1.0 + sum_roundings(dim)) *
@@ -371,7 +372,7 @@ void BoundBuilder::add_bias(const SequenceExtent& extent, const RowId& id, int64
 void BoundBuilder::add_sink(const SequenceExtent& extent, const RowId& id, const RowGradient& row) {
   const double sink = args_.score.sinks[id.head * args_.score.sink_stride];
   const double p_error =
-      softmax_.sink_weight * (2.0 * u_ * std::fabs(sink) + row.lse_error) + tiny_;
+      softmax_.sink_weight * (2.0 * u_ * std::fabs(sink) + row.lse_error) + floor_;
   const double sums = 2.0 + sum_roundings(extent.q_len * args_.shape.batch);
   *at(Output::kDsinks, id.head) +=
       p_error * std::fabs(row.dlse - row.delta) +

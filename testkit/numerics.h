@@ -23,6 +23,11 @@ inline constexpr double kExpRoundings = 4.0;      // own exp2 (2), normalisation
 inline constexpr double kLogRoundings = 4.0;      // own log2 (2), conversion, sum with the maximum
 inline constexpr double kTanhRoundings = 4.0;     // own tanh (2), division and product by the cap
 
+// Probabilities (of a row's sum, 1) that a kernel may flush to zero or clamp to this value:
+// in fp32 2^-76 of one rounding error of the row's sum, in fp64 the smallest normal number.
+inline constexpr double kProbabilityFloorF32 = 0x1p-100;
+inline constexpr double kProbabilityFloorF64 = 0x1p-1022;
+
 // Central differences of an fp64 loss: the step that balances truncation (step^2) and rounding
 // (eps64 / step) for an fp64 parameter; a power of two that fp32 parameters hold for theirs.
 template <class T>
