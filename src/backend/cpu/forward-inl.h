@@ -85,7 +85,7 @@ class ForwardWorker {
   void start_panel(QueryPanel& panel);
   template <int NV>
   void panel_block(const QueryPanel& panel, const KeyBlock& block, Prefetch& keys_ahead,
-                   Prefetch& queries_ahead);
+                   Prefetch& rows_ahead);
   void accumulate(const QueryPanel& panel, const KeyBlock& block, const ScoreTile& tile,
                   Accumulate mode);
   void finish_panel(const QueryPanel& panel);
@@ -202,23 +202,28 @@ void ForwardWorker<V>::run_heads(int64_t head_begin, int64_t head_end, int64_t r
       if (panel.key_begin >= end || panel.key_end <= begin || panel.key_begin >= panel.key_end) {
         continue;
       }
-      Prefetch queries_ahead;
+      Prefetch rows_ahead;  // Q of the next panel at the first block, O of this one at the last
       TensorRows next_rows;
+      TensorRows out_rows;
       if (panel.key_begin >= begin) {
         start_panel(panel);
         if (p + 1 < panel_count_) {
           const QueryPanel& next = panels_[p + 1];
           next_rows = query_rows_of(args_.q, args_.shape.head_dim, extent_, batch_, next.head);
-          queries_ahead.add(next_rows, next.row, next.row + next.rows);
-          queries_ahead.spread((end - begin) / 6 + 1);
+          rows_ahead.add(next_rows, next.row, next.row + next.rows);
         }
       }
+      if (panel.key_end <= end) {
+        out_rows = query_rows_of(args_.out, args_.shape.head_dim_v, extent_, batch_, panel.head);
+        rows_ahead.add(out_rows, panel.row, panel.row + panel.rows);
+      }
+      rows_ahead.spread((end - begin) / 6 + 1);
       if (panel.vectors == 3) {
-        panel_block<3>(panel, block, keys_ahead, queries_ahead);
+        panel_block<3>(panel, block, keys_ahead, rows_ahead);
       } else if (panel.vectors == 2) {
-        panel_block<2>(panel, block, keys_ahead, queries_ahead);
+        panel_block<2>(panel, block, keys_ahead, rows_ahead);
       } else {
-        panel_block<1>(panel, block, keys_ahead, queries_ahead);
+        panel_block<1>(panel, block, keys_ahead, rows_ahead);
       }
       if (panel.key_end <= end) {
         finish_panel(panel);
@@ -285,7 +290,7 @@ void ForwardWorker<V>::start_panel(QueryPanel& panel) {
 template <class V>
 template <int NV>
 void ForwardWorker<V>::panel_block(const QueryPanel& panel, const KeyBlock& block,
-                                   Prefetch& keys_ahead, Prefetch& queries_ahead) {
+                                   Prefetch& keys_ahead, Prefetch& rows_ahead) {
   const int64_t depth = args_.shape.head_dim;
   const int64_t begin = imax(panel.key_begin, block.begin);
   const int64_t n = imin(panel.key_end, block.begin + block.count) - begin;
@@ -296,7 +301,7 @@ void ForwardWorker<V>::panel_block(const QueryPanel& panel, const KeyBlock& bloc
       band_edges(modifier_.any ? RowBand{} : band_, panel.row, panel.rows, begin, n);
   E max[NV * V::W];
   scores<V, NV>(q_ + panel.lane * depth, block.k + (begin - block.begin) * block.ldk, block.ldk, n,
-                depth, edges, keys_ahead, queries_ahead, s_, max);
+                depth, edges, keys_ahead, rows_ahead, s_, max);
   if (modifier_.any) {
     modify_scores<V>(modifier_, tile, s_, modifier_scratch_, nullptr, visible_);
     column_max<V>(s_, n, tile.lanes, max);

@@ -57,7 +57,7 @@ ROWMAX_NOINLINE inline void hide_in_tile(const BandEdges& edges, int64_t j, int6
 template <class V, int NV>
 ROWMAX_NOINLINE inline void scores(const typename V::E* qt, const typename V::E* k, int64_t ldk,
                                    int64_t n, int64_t depth, const BandEdges& edges,
-                                   Prefetch& keys_ahead, Prefetch& queries_ahead, typename V::E* s,
+                                   Prefetch& keys_ahead, Prefetch& rows_ahead, typename V::E* s,
                                    typename V::E* max) {
   using E = typename V::E;
   using R = typename V::R;
@@ -95,7 +95,7 @@ ROWMAX_NOINLINE inline void scores(const typename V::E* qt, const typename V::E*
         }
         // Here no accumulator lives across the call for a new row.
         keys_ahead.step();
-        queries_ahead.step();
+        rows_ahead.step();
       });
 }
 
