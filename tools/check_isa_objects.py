@@ -14,8 +14,15 @@ import subprocess
 import sys
 
 LEAST_FMA = 12
-# Measured exceptions: a pattern of the function's name -> vector stores allowed in its worst loop.
-EXCEPTIONS = {}
+# Exceptions: a pattern of the function's name -> vector stores allowed in its worst loop. Only for
+# loops of the exponential (15 to 20 FMA a pass; 4 % of forward's time at D = 128), whose four
+# interleaved rows and constants need a few registers more than there are. No tile of the products.
+EXCEPTIONS = {
+    r"\bexponentiate_keys<": 4,
+    r"\bexp2_column<": 3,
+    r"::panel_block<": 2,
+}
+MOST_EXCEPTED_FMA = 20
 
 
 def run(*command):
@@ -79,11 +86,11 @@ def check_spills(path):
             fma = sum(m.startswith(("vfm", "vfnm")) for _, m, _ in loop)
             stores = sum(m.startswith("vmov") and re.search(r"%[xy]mm\d+,[^,]*\(%r[sb]p", o)
                          is not None for _, m, o in loop)
-            if fma >= LEAST_FMA:
+            allowed = max((n for pattern, n in EXCEPTIONS.items()
+                           if fma <= MOST_EXCEPTED_FMA and re.search(pattern, name)), default=0)
+            if fma >= LEAST_FMA and stores > allowed:
                 worst = max(worst, (stores, fma))
-        allowed = max((n for pattern, n in EXCEPTIONS.items() if re.search(pattern, name)),
-                      default=0)
-        if worst[0] > allowed:
+        if worst[0] > 0:
             yield (f"{path.name}: {worst[0]} vector stores to the stack in a loop of {worst[1]} "
                    f"FMA of {name[:110]}")
 
