@@ -51,7 +51,10 @@ ROWMAX_NOINLINE inline void finish_row(const AttentionArgs& args, const Sequence
   if (args.lse.data == nullptr) {
     return;
   }
-  const double value = empty && sum == sum ? -__builtin_inf() : max * kLn2 + __builtin_log(sum);
+  const double log_sum = sizeof(E) == 4
+                             ? static_cast<double>(__builtin_logf(static_cast<float>(sum)))
+                             : __builtin_log(sum);
+  const double value = empty && sum == sum ? -__builtin_inf() : max * kLn2 + log_sum;
   const int64_t index = at.batch * args.lse.batch + at.head * args.lse.head +
                         (extent.q_begin + at.row) * args.lse.seq;
   if (args.lse.dtype == DType::kF64) {
