@@ -78,15 +78,14 @@ class BackwardWorker {
   void load_keys(int64_t key0, int64_t keys) {
     const ShapeArgs& shape = args_.shape;
     const int64_t row = extent_.k_begin + key0;
-    k_ = load_key_rows<V>(args_.k, item_.batch, row, item_.kv_head, keys, shape.head_dim,
-                          scratch_.k);
+    k_ = load_rows<V>(args_.k, item_.batch, row, item_.kv_head, keys, shape.head_dim, scratch_.k);
     if (wants_ds()) {
-      v_ = load_key_rows<V>(args_.v, item_.batch, row, item_.kv_head, keys, shape.head_dim_v,
-                            scratch_.v);
+      v_ = load_rows<V>(args_.v, item_.batch, row, item_.kv_head, keys, shape.head_dim_v,
+                        scratch_.v);
     }
     if (wants_dq_) {
-      pack_columns<V>(q_columns_, k_.data, sizeof(E) == 4 ? DType::kF32 : DType::kF64, k_.ld, keys,
-                      capacity_, 0, E(1), scratch_.k_cols);
+      pack_columns<V>(q_columns_, k_.data, kComputeType<V>, k_.ld, keys, capacity_, 0, E(1),
+                      scratch_.k_cols);
     }
     loaded_from_ = key0;
   }
@@ -103,7 +102,7 @@ class BackwardWorker {
   }
 
   // Loaded rows by position in the sequence.
-  TensorRows loaded_rows(const KeyRows<V>& rows, int64_t width) const {
+  TensorRows loaded_rows(const PlainRows<V>& rows, int64_t width) const {
     TensorRows out;
     out.stride_bytes = rows.ld * static_cast<int64_t>(sizeof(E));
     out.row_bytes = width * static_cast<int64_t>(sizeof(E));
@@ -195,37 +194,45 @@ class BackwardWorker {
   // past the rows get zeros.
   void load_query_block() {
     const ShapeArgs& shape = args_.shape;
-    const TensorArg& dout = args_.grad.dout;
-    const int64_t b = item_.batch;
     const int64_t first = extent_.q_begin + row0_;
-    const void* q_rows = tensor_row(args_.q, b, first, h_);
-    const void* dout_rows = tensor_row(dout, b, first, h_);
     load_statistics();
+    const PlainRows<V> q =
+        load_rows<V>(args_.q, item_.batch, first, h_, rows_, shape.head_dim, scratch_.staged);
+    const bool finite = pack_panels(q, shape.head_dim, head_.modifier.q_factor, scratch_.q);
+    for (int p = 0; p < panel_count_; ++p) {
+      fast_[p] = finite &&
+                 statistics_in_range<V>(scratch_.lse + panels_[p].begin, panels_[p].vectors * V::W);
+    }
+    if (wants_dk_) {
+      pack_block(q_columns_, q, scratch_.q_cols);
+    }
+    const PlainRows<V> dout = load_rows<V>(args_.grad.dout, item_.batch, first, h_, rows_,
+                                           shape.head_dim_v, scratch_.staged);
+    if (wants_ds()) {
+      pack_panels(dout, shape.head_dim_v, E(1), scratch_.dout);
+    }
+    if (wants_dv_) {
+      pack_block(v_columns_, dout, scratch_.dout_cols);
+    }
+  }
+
+  // Returns whether every element is finite.
+  bool pack_panels(const PlainRows<V>& rows, int64_t width, E factor, E* out) const {
+    bool finite = true;
     for (int p = 0; p < panel_count_; ++p) {
       const int64_t begin = panels_[p].begin;
       const int64_t lanes = panels_[p].vectors * V::W;
-      const int64_t rows = imin(lanes, rows_ - begin);
-      const bool finite =
-          pack_transposed<V>(tensor_row(args_.q, b, first + begin, h_), args_.q.dtype, args_.q.seq,
-                             rows, shape.head_dim, shape.head_dim, lanes, head_.modifier.q_factor,
-                             scratch_.q + begin * shape.head_dim);
-      fast_[p] = finite && statistics_in_range<V>(scratch_.lse + begin, lanes);
-      if (wants_ds()) {
-        pack_transposed<V>(tensor_row(dout, b, first + begin, h_), dout.dtype, dout.seq, rows,
-                           shape.head_dim_v, shape.head_dim_v, lanes, E(1),
-                           scratch_.dout + begin * shape.head_dim_v);
-      }
+      finite = pack_transposed<V>(rows.data + begin * rows.ld, kComputeType<V>, rows.ld,
+                                  imin(lanes, rows_ - begin), width, width, lanes, factor,
+                                  out + begin * width) &&
+               finite;
     }
-    if (wants_dk_) {
-      pack_columns<V>(q_columns_, q_rows, args_.q.dtype, args_.q.seq, rows_, lanes_, 0, E(1),
-                      scratch_.q_cols);
-      zero_column_rows<V>(q_columns_, lanes_, rows_, lanes_, scratch_.q_cols);
-    }
-    if (wants_dv_) {
-      pack_columns<V>(v_columns_, dout_rows, dout.dtype, dout.seq, rows_, lanes_, 0, E(1),
-                      scratch_.dout_cols);
-      zero_column_rows<V>(v_columns_, lanes_, rows_, lanes_, scratch_.dout_cols);
-    }
+    return finite;
+  }
+
+  void pack_block(const Columns<V>& columns, const PlainRows<V>& rows, E* out) const {
+    pack_columns<V>(columns, rows.data, kComputeType<V>, rows.ld, rows_, lanes_, 0, E(1), out);
+    zero_column_rows<V>(columns, lanes_, rows_, lanes_, out);
   }
 
   void load_statistics() {
@@ -448,8 +455,8 @@ class BackwardWorker {
   SequenceExtent extent_;
   RowBand band_;
   KeyRange chunk_;
-  KeyRows<V> k_ = {nullptr, 0};  // loaded: the chunk's, or the key block's
-  KeyRows<V> v_ = {nullptr, 0};
+  PlainRows<V> k_ = {nullptr, 0};  // loaded: the chunk's, or the key block's
+  PlainRows<V> v_ = {nullptr, 0};
   int64_t loaded_from_ = 0;  // position of their first row
   int64_t capacity_ = 0;     // rows of the column panels of K
   TensorRows k_rows_;

@@ -23,6 +23,7 @@ struct BackwardBuffers {
   E* dout;
   E* q_cols;
   E* dout_cols;
+  E* staged;
   E* lse;
   E* delta;
   E* dq;
@@ -43,6 +44,7 @@ struct BackwardBuffers {
     dout = part(at.dout);
     q_cols = part(at.q_cols);
     dout_cols = part(at.dout_cols);
+    staged = part(at.staged);
     lse = part(at.lse);
     delta = part(at.delta);
     dq = part(at.dq);
@@ -109,22 +111,23 @@ ROWMAX_INLINE void* tensor_row(const TensorArg& tensor, int64_t b, int64_t row, 
                  b * tensor.batch + row * tensor.seq + head * tensor.head);
 }
 
-// K or V rows for the dot tile. Rows that are already of the compute type and close together are
-// read in place; others are copied, since rows a power of two apart fall into few cache sets.
+// Rows of the compute type. Rows that already are and lie close together are used in place; others
+// are copied, since rows a power of two apart fall into few cache sets.
 template <class V>
-struct KeyRows {
+struct PlainRows {
   const typename V::E* data;
   int64_t ld;
 };
 
 template <class V>
-ROWMAX_INLINE KeyRows<V> load_key_rows(const TensorArg& tensor, int64_t b, int64_t row,
-                                       int64_t head, int64_t rows, int64_t width,
-                                       typename V::E* buffer) {
+inline constexpr DType kComputeType = sizeof(typename V::E) == 4 ? DType::kF32 : DType::kF64;
+
+template <class V>
+ROWMAX_INLINE PlainRows<V> load_rows(const TensorArg& tensor, int64_t b, int64_t row, int64_t head,
+                                     int64_t rows, int64_t width, typename V::E* buffer) {
   using E = typename V::E;
   const void* source = tensor_row(tensor, b, row, head);
-  const DType own = sizeof(E) == 4 ? DType::kF32 : DType::kF64;
-  if (tensor.dtype == own && tensor.seq <= 2 * width && tensor.seq >= width) {
+  if (tensor.dtype == kComputeType<V> && tensor.seq <= 2 * width && tensor.seq >= width) {
     return {static_cast<const E*>(source), tensor.seq};
   }
   const int64_t padded = round_up(width, V::W);

@@ -32,6 +32,7 @@ struct BackwardScratch {
   // Of both kernels.
   int64_t q = 0;          // panels of (D, lanes)
   int64_t dout = 0;       // panels of (Dv, lanes)
+  int64_t staged = 0;     // (rows, the wider of D and Dv): rows of Q or dO that lie far apart
   int64_t lse = 0;        // (rows)
   int64_t delta = 0;      // (rows)
   int64_t p = 0;          // panels of (tile_k and a margin before and after, lanes)
@@ -85,6 +86,7 @@ ROWMAX_FORCE_INLINE BackwardScratch backward_scratch(const BackwardScratchShape&
   const int64_t keys = out.packed_chunk ? shape.chunk : shape.tile_k;
   out.q = take(rows * dim * e);
   out.dout = take(rows * dim_v * e);
+  out.staged = take(rows * (dim > dim_v ? dim : dim_v) * e);
   out.lse = take(rows * e);
   out.delta = take(rows * e);
   out.p = take(scores * e);

@@ -119,10 +119,10 @@ class BiasGradientWorker {
       const int64_t n = imin(tile_k_, keys.end - key);
       const int64_t kv_head = h_ / (args_.shape.heads_q / args_.shape.heads_kv);
       const int64_t row = extent_.k_begin + key;
-      const KeyRows<V> k =
-          load_key_rows<V>(args_.k, b_, row, kv_head, n, args_.shape.head_dim, scratch_.k);
-      const KeyRows<V> v =
-          load_key_rows<V>(args_.v, b_, row, kv_head, n, args_.shape.head_dim_v, scratch_.v);
+      const PlainRows<V> k =
+          load_rows<V>(args_.k, b_, row, kv_head, n, args_.shape.head_dim, scratch_.k);
+      const PlainRows<V> v =
+          load_rows<V>(args_.v, b_, row, kv_head, n, args_.shape.head_dim_v, scratch_.v);
       for (int p = 0; p < count; ++p) {
         const int64_t begin = panels[p].begin;
         const int64_t lanes = panels[p].vectors * V::W;
@@ -150,8 +150,8 @@ class BiasGradientWorker {
     return finite && statistics_in_range<V>(scratch_.lse + begin, lanes);
   }
 
-  void add_panel(const ScoreTile& block, int64_t begin, bool fast, const KeyRows<V>& k,
-                 const KeyRows<V>& v) {
+  void add_panel(const ScoreTile& block, int64_t begin, bool fast, const PlainRows<V>& k,
+                 const PlainRows<V>& v) {
     const KeyRange range = block_keys(band_, block.row0, block.row0 + block.rows, extent_.k_len);
     const int64_t first = imax(range.begin, block.key0);
     const int64_t last = imin(range.end, block.key0 + block.keys);

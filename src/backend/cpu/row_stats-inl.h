@@ -45,7 +45,17 @@ ROWMAX_NOINLINE void dot_rows(const TensorArg& a, int64_t a_offset, const Tensor
       using SB = decltype(policy_b);
       const auto* x = static_cast<const typename SA::T*>(a_data);
       const auto* y = static_cast<const typename SB::T*>(b_data);
+      const int64_t a_line = 64 / static_cast<int64_t>(sizeof(*x));
+      const int64_t b_line = 64 / static_cast<int64_t>(sizeof(*y));
       for (int64_t i = 0; i < rows; ++i) {
+        // Rows far apart are not found by the hardware's prefetcher.
+        const int64_t ahead = imin(i + 8, rows - 1);
+        for (int64_t d = 0; d < width; d += a_line) {
+          prefetch_near(x + ahead * a.seq + d);
+        }
+        for (int64_t d = 0; d < width; d += b_line) {
+          prefetch_near(y + ahead * b.seq + d);
+        }
         out[i] = dot_row<V, SA, SB>(x + i * a.seq, y + i * b.seq, width);
       }
     });
