@@ -104,8 +104,8 @@ TEST_P(ThreadBits, AreTheSameForAnyThreadCount) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, ThreadBits, testing::ValuesIn(main_kernels()),
-                         [](const testing::TestParamInfo<const KernelEntry*>& info) {
-                           return std::string(info.param->config.name);
+                         [](const testing::TestParamInfo<const KernelEntry*>& row) {
+                           return std::string(row.param->config.name);
                          });
 
 }  // namespace

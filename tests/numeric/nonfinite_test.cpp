@@ -141,8 +141,8 @@ TEST_P(NonFinite, AScoreBeyondTheRangeStaysInItsRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, NonFinite, testing::ValuesIn(main_kernels()),
-                         [](const testing::TestParamInfo<const KernelEntry*>& info) {
-                           return std::string(info.param->config.name);
+                         [](const testing::TestParamInfo<const KernelEntry*>& row) {
+                           return std::string(row.param->config.name);
                          });
 
 // Backward: no fault, and nothing outside the batch element and kv head changes.
