@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/backward_blocks-inl.h"
 #include "backend/cpu/backward_buffers-inl.h"
 #include "backend/cpu/gradient_panel-inl.h"
 #include "backend/cpu/keys-inl.h"
@@ -21,13 +22,6 @@
 #include "kernel_api/schedule.h"
 
 namespace rowmax::cpu::ROWMAX_ISA {
-
-// Keys of the next block when [begin, end) remain: equal blocks of at most tile_k, a multiple of 12
-// rows each (whole tiles of 4 and 6), so that no short block is left over.
-ROWMAX_INLINE int64_t next_block_keys(int64_t left, int64_t tile_k) {
-  const int64_t blocks = ceil_div(left, tile_k);
-  return imin(imin(tile_k, left), round_up(ceil_div(left, blocks), 12));
-}
 
 template <class V>
 class BackwardWorker {
@@ -61,11 +55,11 @@ class BackwardWorker {
     const int64_t keys = chunk_.end - chunk_.begin;
     __builtin_memset(scratch_.dk, 0, sizeof(E) * static_cast<size_t>(keys * q_columns_.padded()));
     __builtin_memset(scratch_.dv, 0, sizeof(E) * static_cast<size_t>(keys * v_columns_.padded()));
-    capacity_ = scratch_.packed_chunk ? keys : tile_k_;
+    keys_.start(args_, extent_, item, scratch_.packed_chunk ? keys : tile_k_);
     if (scratch_.packed_chunk && keys > 0) {
       load_keys(chunk_.begin, keys);
+      keys_.look_at_copies(args_.shape);
     }
-    look_ahead_rows();
     const int64_t group = shape.heads_q / shape.heads_kv;
     for (int64_t g = 0; g < group; ++g) {
       run_head(item.kv_head * group + g);
@@ -74,40 +68,11 @@ class BackwardWorker {
   }
 
  private:
-  // K and V rows, and the column panels of K, for keys [key0, key0 + keys).
   void load_keys(int64_t key0, int64_t keys) {
-    const ShapeArgs& shape = args_.shape;
-    const int64_t row = extent_.k_begin + key0;
-    k_ = load_rows<V>(args_.k, item_.batch, row, item_.kv_head, keys, shape.head_dim, scratch_.k);
-    if (wants_ds()) {
-      v_ = load_rows<V>(args_.v, item_.batch, row, item_.kv_head, keys, shape.head_dim_v,
-                        scratch_.v);
-    }
+    keys_.load(args_, extent_, item_, {key0, key0 + keys}, wants_ds(), scratch_);
     if (wants_dq_) {
-      pack_columns<V>(q_columns_, k_.data, kComputeType<V>, k_.ld, keys, capacity_, 0, E(1),
-                      scratch_.k_cols);
+      keys_.load_columns(q_columns_, scratch_.k_cols);
     }
-    loaded_from_ = key0;
-  }
-
-  // Where the rows that the dot tiles read, or a block's copy is made from, are in memory.
-  void look_ahead_rows() {
-    const ShapeArgs& shape = args_.shape;
-    k_rows_ = key_rows_of(args_, args_.k, shape.head_dim, extent_, item_.batch, item_.kv_head);
-    v_rows_ = key_rows_of(args_, args_.v, shape.head_dim_v, extent_, item_.batch, item_.kv_head);
-    if (scratch_.packed_chunk) {
-      k_rows_ = loaded_rows(k_, shape.head_dim);
-      v_rows_ = loaded_rows(v_, shape.head_dim_v);
-    }
-  }
-
-  // Loaded rows by position in the sequence.
-  TensorRows loaded_rows(const PlainRows<V>& rows, int64_t width) const {
-    TensorRows out;
-    out.stride_bytes = rows.ld * static_cast<int64_t>(sizeof(E));
-    out.row_bytes = width * static_cast<int64_t>(sizeof(E));
-    out.data = reinterpret_cast<const char*>(rows.data) - loaded_from_ * out.stride_bytes;
-    return out;
   }
 
   void run_head(int64_t h) {
@@ -147,12 +112,9 @@ class BackwardWorker {
       store_empty_rows(row0, rows);
       return;
     }
-    row0_ = row0;
-    rows_ = rows;
-    panel_count_ = cut_panels<V>(rows, panels_);
-    lanes_ = round_up(rows, V::W);
+    block_.cut(row0, rows);
     load_query_block();
-    for (int p = 0; p < panel_count_; ++p) {
+    for (int p = 0; p < block_.count; ++p) {
       dq_begun_[p] = false;
     }
     for (int64_t key = keys.begin; key < keys.end;) {
@@ -171,7 +133,7 @@ class BackwardWorker {
   void look_ahead(int64_t key, int64_t key_end, int64_t count) {
     keys_ahead_ = Prefetch();
     queries_ahead_ = Prefetch();
-    const int64_t row0 = row0_ + tile_q_;
+    const int64_t row0 = block_.row0 + tile_q_;
     KeyRange keys = {key, key_end};
     if (key >= key_end && row0 < extent_.q_len) {
       const int64_t rows = imin(tile_q_, extent_.q_len - row0);
@@ -180,11 +142,11 @@ class BackwardWorker {
       queries_ahead_.add(dout_rows_, row0, row0 + rows);
     }
     const int64_t end = imin(keys.begin + tile_k_, keys.end);
-    keys_ahead_.add(k_rows_, keys.begin, end);
-    keys_ahead_.add(v_rows_, keys.begin, end);
+    keys_ahead_.add(keys_.k_source, keys.begin, end);
+    keys_ahead_.add(keys_.v_source, keys.begin, end);
     int64_t steps = 0;
-    for (int p = 0; p < panel_count_; ++p) {
-      steps += ceil_div(count, V::tile_rows(panels_[p].vectors));
+    for (int p = 0; p < block_.count; ++p) {
+      steps += ceil_div(count, V::tile_rows(block_.panels[p].vectors));
     }
     keys_ahead_.spread(steps);
     queries_ahead_.spread(steps);
@@ -194,51 +156,25 @@ class BackwardWorker {
   // past the rows get zeros.
   void load_query_block() {
     const ShapeArgs& shape = args_.shape;
-    const int64_t first = extent_.q_begin + row0_;
-    load_statistics();
+    const int64_t first = extent_.q_begin + block_.row0;
+    const int64_t at =
+        row_stats_index(rows_total_, h_, flat_query_row(args_, extent_, item_.batch, block_.row0));
+    copy_row_statistics<V>(launch_, at, block_.rows, block_.lanes, scratch_.lse, scratch_.delta);
     const PlainRows<V> q =
-        load_rows<V>(args_.q, item_.batch, first, h_, rows_, shape.head_dim, scratch_.staged);
-    const bool finite = pack_panels(q, shape.head_dim, head_.modifier.q_factor, scratch_.q);
-    for (int p = 0; p < panel_count_; ++p) {
-      fast_[p] = finite &&
-                 statistics_in_range<V>(scratch_.lse + panels_[p].begin, panels_[p].vectors * V::W);
-    }
+        load_rows<V>(args_.q, item_.batch, first, h_, block_.rows, shape.head_dim, scratch_.staged);
+    const bool finite = block_.pack_panels(q, shape.head_dim, head_.modifier.q_factor, scratch_.q);
+    block_.set_fast(finite, scratch_.lse);
     if (wants_dk_) {
-      pack_block(q_columns_, q, scratch_.q_cols);
+      block_.pack_columns_of(q_columns_, q, scratch_.q_cols);
     }
-    const PlainRows<V> dout = load_rows<V>(args_.grad.dout, item_.batch, first, h_, rows_,
+    const PlainRows<V> dout = load_rows<V>(args_.grad.dout, item_.batch, first, h_, block_.rows,
                                            shape.head_dim_v, scratch_.staged);
     if (wants_ds()) {
-      pack_panels(dout, shape.head_dim_v, E(1), scratch_.dout);
+      block_.pack_panels(dout, shape.head_dim_v, E(1), scratch_.dout);
     }
     if (wants_dv_) {
-      pack_block(v_columns_, dout, scratch_.dout_cols);
+      block_.pack_columns_of(v_columns_, dout, scratch_.dout_cols);
     }
-  }
-
-  // Returns whether every element is finite.
-  bool pack_panels(const PlainRows<V>& rows, int64_t width, E factor, E* out) const {
-    bool finite = true;
-    for (int p = 0; p < panel_count_; ++p) {
-      const int64_t begin = panels_[p].begin;
-      const int64_t lanes = panels_[p].vectors * V::W;
-      finite = pack_transposed<V>(rows.data + begin * rows.ld, kComputeType<V>, rows.ld,
-                                  imin(lanes, rows_ - begin), width, width, lanes, factor,
-                                  out + begin * width) &&
-               finite;
-    }
-    return finite;
-  }
-
-  void pack_block(const Columns<V>& columns, const PlainRows<V>& rows, E* out) const {
-    pack_columns<V>(columns, rows.data, kComputeType<V>, rows.ld, rows_, lanes_, 0, E(1), out);
-    zero_column_rows<V>(columns, lanes_, rows_, lanes_, out);
-  }
-
-  void load_statistics() {
-    const int64_t at =
-        row_stats_index(rows_total_, h_, flat_query_row(args_, extent_, item_.batch, row0_));
-    copy_row_statistics<V>(launch_, at, rows_, lanes_, scratch_.lse, scratch_.delta);
   }
 
   bool wants_ds() const { return wants_dq_ || wants_dk_ || wants_slopes_; }
@@ -249,7 +185,7 @@ class BackwardWorker {
       load_keys(key0, keys);
     }
     bool any = false;
-    for (int p = 0; p < panel_count_; ++p) {
+    for (int p = 0; p < block_.count; ++p) {
       any = run_panel(p, key0, keys) || any;
     }
     if (!any) {
@@ -258,13 +194,13 @@ class BackwardWorker {
     const int64_t at = key0 - chunk_.begin;
     if (wants_dv_) {
       const int64_t ld = v_columns_.padded();
-      rank_t_all<V>(v_columns_, keys, scratch_.p, spans_, panel_count_, scratch_.dout_cols, lanes_,
-                    scratch_.dv + at * ld, ld);
+      rank_t_all<V>(v_columns_, keys, scratch_.p, spans_, block_.count, scratch_.dout_cols,
+                    block_.lanes, scratch_.dv + at * ld, ld);
     }
     if (wants_dk_) {
       const int64_t ld = q_columns_.padded();
-      rank_t_all<V>(q_columns_, keys, scratch_.ds, spans_, panel_count_, scratch_.q_cols, lanes_,
-                    scratch_.dk + at * ld, ld);
+      rank_t_all<V>(q_columns_, keys, scratch_.ds, spans_, block_.count, scratch_.q_cols,
+                    block_.lanes, scratch_.dk + at * ld, ld);
     }
   }
 
@@ -272,10 +208,10 @@ class BackwardWorker {
   // any of its rows sees any of the keys.
   bool run_panel(int index, int64_t key0, int64_t keys) {
     const ShapeArgs& shape = args_.shape;
-    const int64_t begin = panels_[index].begin;
-    const int64_t lanes = panels_[index].vectors * V::W;
-    const int64_t rows = imin(lanes, rows_ - begin);
-    const int64_t row = row0_ + begin;
+    const int64_t begin = block_.panels[index].begin;
+    const int64_t lanes = block_.panels[index].vectors * V::W;
+    const int64_t rows = imin(lanes, block_.rows - begin);
+    const int64_t row = block_.row0 + begin;
     const KeyRange range = block_keys(band_, row, row + rows, extent_.k_len);
     const int64_t first = imin(imax(range.begin - key0, 0), keys);
     const int64_t last = imax(imin(range.end - key0, keys), first);
@@ -289,19 +225,19 @@ class BackwardWorker {
       const ScoreTile tile = {row, rows, lanes, key0 + first, last - first};
       const GradientPanel<V> x = {scratch_.q + begin * shape.head_dim,
                                   scratch_.dout + begin * shape.head_dim_v,
-                                  k_.data + (key0 + first - loaded_from_) * k_.ld,
-                                  v_.data + (key0 + first - loaded_from_) * v_.ld,
-                                  k_.ld,
-                                  v_.ld,
+                                  keys_.k.data + keys_.index(key0 + first) * keys_.k.ld,
+                                  keys_.v.data + keys_.index(key0 + first) * keys_.v.ld,
+                                  keys_.k.ld,
+                                  keys_.v.ld,
                                   scratch_.lse + begin,
                                   scratch_.delta + begin,
-                                  fast_[index],
+                                  block_.fast[index],
                                   wants_ds(),
                                   p + first * lanes,
                                   ds + first * lanes,
                                   &keys_ahead_,
                                   &queries_ahead_};
-      seen = panel_gradients<V>(panels_[index].vectors, head_, tile, x, &scratch_.panel);
+      seen = panel_gradients<V>(block_.panels[index].vectors, head_, tile, x, &scratch_.panel);
       if (seen && wants_ds()) {
         finish_logit_gradients(tile, x.ds);
         if (wants_dq_) {
@@ -311,23 +247,17 @@ class BackwardWorker {
     }
     const int64_t zero_begin = seen ? last : first;
     for (E* tile : {p, ds}) {
-      zero_rows(tile, lanes, first - kTileMargin, first);
-      zero_rows(tile, lanes, zero_begin, last + kTileMargin);
+      zero_rows<V>(tile, lanes, first - kTileMargin, first);
+      zero_rows<V>(tile, lanes, zero_begin, last + kTileMargin);
     }
     return seen;
-  }
-
-  static ROWMAX_INLINE void zero_rows(E* tile, int64_t lanes, int64_t begin, int64_t end) {
-    for (int64_t x = begin * lanes; x < end * lanes; x += V::W) {
-      V::store(tile + x, V::zero());
-    }
   }
 
   // The logit's gradient is final for bias and slopes; the product's carries the softcap's slope,
   // which is NaN where a hidden key's row is.
   void finish_logit_gradients(const ScoreTile& tile, E* ds) {
     if (wants_slopes_) {
-      slope_sum_ += distance_sum(tile, ds);
+      slope_sum_ += distance_sum<V>(tile, head_.modifier.diagonal, ds);
     }
     if (head_.modifier.cap != 0) {
       for (int64_t x = 0; x < tile.keys * tile.lanes; x += V::W) {
@@ -338,29 +268,15 @@ class BackwardWorker {
     }
   }
 
-  // Sum of dS * |row + diagonal - key|, in fp64.
-  double distance_sum(const ScoreTile& tile, const E* ds) const {
-    double sum = 0.0;
-    for (int64_t j = 0; j < tile.keys; ++j) {
-      const int64_t first = tile.row0 + head_.modifier.diagonal - (tile.key0 + j);
-      for (int64_t l = 0; l < tile.rows; ++l) {
-        const int64_t distance = first + l < 0 ? -(first + l) : first + l;
-        sum += static_cast<double>(ds[j * tile.lanes + l]) * static_cast<double>(distance);
-      }
-    }
-    return sum;
-  }
-
   // dQ of one panel += dS K over the keys that some of its rows see. A key that none sees may have
   // a NaN in K, which 0 * NaN would carry into dQ.
   void add_dq(int index, const ScoreTile& tile, const E* ds) {
     const int64_t ld = q_columns_.padded();
-    E* dq = scratch_.dq + static_cast<int64_t>(panels_[index].begin) * ld;
-    const bool some_hidden = head_.modifier.any;
+    E* dq = scratch_.dq + static_cast<int64_t>(block_.panels[index].begin) * ld;
     const uint8_t* visible = scratch_.panel.visible;
     for (int64_t j = 0; j < tile.keys;) {
       int64_t end = tile.keys;
-      if (some_hidden) {
+      if (head_.modifier.any) {
         while (j < tile.keys && visible[j] == 0) {
           ++j;
         }
@@ -371,7 +287,7 @@ class BackwardWorker {
       }
       if (j < end) {
         const RankOperands<E> x = {ds + j * tile.lanes, 1, tile.lanes, scratch_.k_cols, 0, end - j};
-        rank_all<V>(q_columns_, tile.rows, x, capacity_, tile.key0 + j - loaded_from_, dq, ld,
+        rank_all<V>(q_columns_, tile.rows, x, keys_.capacity, keys_.index(tile.key0 + j), dq, ld,
                     nullptr, dq_begun_[index] ? Accumulate::kAdd : Accumulate::kFresh);
         dq_begun_[index] = true;
       }
@@ -388,28 +304,26 @@ class BackwardWorker {
 
   void store_dq_rows(int64_t row0, int64_t rows, const E* source, int64_t ld) const {
     const int64_t width = args_.shape.head_dim;
-    const bool direct = launch_.schedule.splits <= 1;
+    if (launch_.schedule.splits <= 1) {
+      store_rows<V>(source, ld, rows, width, static_cast<E>(args_.score.scale), args_.grad.dq,
+                    item_.batch, extent_.q_begin + row0, h_);
+      return;
+    }
     for (int64_t i = 0; i < rows; ++i, source += ld) {
-      if (direct) {
-        store_row<V>(source, width, static_cast<E>(args_.score.scale),
-                     tensor_row(args_.grad.dq, item_.batch, extent_.q_begin + row0 + i, h_),
-                     args_.grad.dq.dtype);
-      } else {
-        __builtin_memcpy(dq_partial(row0 + i), source, sizeof(E) * static_cast<size_t>(width));
-      }
+      __builtin_memcpy(dq_partial(row0 + i), source, sizeof(E) * static_cast<size_t>(width));
     }
   }
 
   void store_dq() {
     const int64_t ld = q_columns_.padded();
-    for (int p = 0; p < panel_count_; ++p) {
-      const int64_t begin = panels_[p].begin;
-      const int64_t rows = imin(panels_[p].vectors * V::W, rows_ - begin);
+    for (int p = 0; p < block_.count; ++p) {
+      const int64_t begin = block_.panels[p].begin;
+      const int64_t rows = imin(block_.panels[p].vectors * V::W, block_.rows - begin);
       E* dq = scratch_.dq + begin * ld;
       if (!dq_begun_[p]) {
         __builtin_memset(dq, 0, sizeof(E) * static_cast<size_t>(rows * ld));
       }
-      store_dq_rows(row0_ + begin, rows, dq, ld);
+      store_dq_rows(block_.row0 + begin, rows, dq, ld);
     }
   }
 
@@ -422,18 +336,16 @@ class BackwardWorker {
   }
 
   void store_key_gradients() const {
-    const GradientArgs& grad = args_.grad;
-    for (int64_t j = 0; j < chunk_.end - chunk_.begin; ++j) {
-      const int64_t row = extent_.k_begin + chunk_.begin + j;
-      if (wants_dk_) {
-        store_row<V>(scratch_.dk + j * q_columns_.padded(), args_.shape.head_dim,
-                     static_cast<E>(args_.score.scale),
-                     tensor_row(grad.dk, item_.batch, row, item_.kv_head), grad.dk.dtype);
-      }
-      if (wants_dv_) {
-        store_row<V>(scratch_.dv + j * v_columns_.padded(), args_.shape.head_dim_v, E(1),
-                     tensor_row(grad.dv, item_.batch, row, item_.kv_head), grad.dv.dtype);
-      }
+    const int64_t row = extent_.k_begin + chunk_.begin;
+    const int64_t keys = chunk_.end - chunk_.begin;
+    if (wants_dk_) {
+      store_rows<V>(scratch_.dk, q_columns_.padded(), keys, args_.shape.head_dim,
+                    static_cast<E>(args_.score.scale), args_.grad.dk, item_.batch, row,
+                    item_.kv_head);
+    }
+    if (wants_dv_) {
+      store_rows<V>(scratch_.dv, v_columns_.padded(), keys, args_.shape.head_dim_v, E(1),
+                    args_.grad.dv, item_.batch, row, item_.kv_head);
     }
   }
 
@@ -455,12 +367,7 @@ class BackwardWorker {
   SequenceExtent extent_;
   RowBand band_;
   KeyRange chunk_;
-  PlainRows<V> k_ = {nullptr, 0};  // loaded: the chunk's, or the key block's
-  PlainRows<V> v_ = {nullptr, 0};
-  int64_t loaded_from_ = 0;  // position of their first row
-  int64_t capacity_ = 0;     // rows of the column panels of K
-  TensorRows k_rows_;
-  TensorRows v_rows_;
+  KeyChunk<V> keys_;
   GradientHead<V> head_;
   TensorRows q_rows_;
   TensorRows dout_rows_;
@@ -468,13 +375,8 @@ class BackwardWorker {
   double slope_sum_ = 0.0;
 
   // The query block at hand.
-  int64_t row0_ = 0;
-  int64_t rows_ = 0;
-  int64_t lanes_ = 0;
-  int panel_count_ = 0;
-  Panel panels_[kMaxQueryPanels];
+  QueryBlock<V> block_;
   PanelSpan spans_[kMaxQueryPanels];
-  bool fast_[kMaxQueryPanels];
   bool dq_begun_[kMaxQueryPanels];
   Prefetch keys_ahead_;
   Prefetch queries_ahead_;

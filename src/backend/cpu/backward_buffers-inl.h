@@ -135,4 +135,14 @@ ROWMAX_INLINE PlainRows<V> load_rows(const TensorArg& tensor, int64_t b, int64_t
   return {buffer, padded};
 }
 
+// Rows of the compute type, times scale, to rows [row, row + rows) of a tensor.
+template <class V>
+ROWMAX_NOINLINE inline void store_rows(const typename V::E* source, int64_t ld, int64_t rows,
+                                       int64_t width, typename V::E scale, const TensorArg& tensor,
+                                       int64_t b, int64_t row, int64_t head) {
+  for (int64_t i = 0; i < rows; ++i) {
+    store_row<V>(source + i * ld, width, scale, tensor_row(tensor, b, row + i, head), tensor.dtype);
+  }
+}
+
 }  // namespace rowmax::cpu::ROWMAX_ISA

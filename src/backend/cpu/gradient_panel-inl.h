@@ -272,4 +272,27 @@ ROWMAX_INLINE bool panel_gradients(int vectors, const GradientHead<V>& head, con
   }
 }
 
+// Sum of dS * |row + diagonal - key|: dslope of a tile, but for the sign. In fp64.
+template <class V>
+ROWMAX_NOINLINE inline double distance_sum(const ScoreTile& tile, int64_t diagonal,
+                                           const typename V::E* ds) {
+  double sum = 0.0;
+  for (int64_t j = 0; j < tile.keys; ++j) {
+    const int64_t first = tile.row0 + diagonal - (tile.key0 + j);
+    for (int64_t l = 0; l < tile.rows; ++l) {
+      const int64_t distance = first + l < 0 ? -(first + l) : first + l;
+      sum += static_cast<double>(ds[j * tile.lanes + l]) * static_cast<double>(distance);
+    }
+  }
+  return sum;
+}
+
+// Zeroes rows [begin, end) of a (keys, lanes) tile.
+template <class V>
+ROWMAX_INLINE void zero_rows(typename V::E* tile, int64_t lanes, int64_t begin, int64_t end) {
+  for (int64_t x = begin * lanes; x < end * lanes; x += V::W) {
+    V::store(tile + x, V::zero());
+  }
+}
+
 }  // namespace rowmax::cpu::ROWMAX_ISA
