@@ -296,7 +296,18 @@ ROWMAX_INLINE typename V::R weights(typename V::E* s, int64_t first, int64_t cou
     }
   }
   for (int64_t i = first; i < count; i += step) {
-    const auto p = exp2_checked<V>(V::sub(V::load(s + i * W), m));
+    const auto x = V::load(s + i * W);
+    auto p = exp2_checked<V>(V::sub(x, m));
+    if constexpr (sizeof(typename V::E) == 4) {
+      // Rows in the fast range keep the bits that they have when no other row is out of it.
+      const auto low = V::sub(m, V::set1(126.0f));
+      const typename V::R in[1] = {x};
+      typename V::R near[1];
+      exp2_reference<V, 1>(in, V::sub(V::set1(kMagic), m), low, near);
+      near[0] = V::select(V::ge(x, low), near[0], V::zero());
+      near[0] = V::select(V::eq(x, x), near[0], x);
+      p = V::select(V::lt(V::abs(m), V::set1(kFastReference)), near[0], p);
+    }
     V::store(s + i * W, p);
     sum = V::add(sum, p);
   }
