@@ -106,7 +106,7 @@ FAULTS = [
           "apply_dropout<V>(args_.dropout, panel.head,"),
     # ---- LSE and states
     Fault("lse_base_2", CPU + "output-inl.h",
-          "max * kLn2 + __builtin_log(sum)", "max + __builtin_log2(sum)"),
+          "max * kLn2 + log_sum;", "max + log_sum / kLn2;"),
     Fault("merge_without_max", CPU + "combine-inl.h",
           "return m == top ? 1.0 : __builtin_exp2(m - top);",
           "return m == top || m > -__builtin_inf() ? 1.0 : 0.0;"),
@@ -129,7 +129,7 @@ FAULTS = [
     Fault("softcap_derivative_missing", CPU + "backward-inl.h",
           "V::store(ds + x, V::select(V::eq(g, V::zero()), g, V::mul(g, slope)));",
           "V::store(ds + x, V::select(V::eq(g, slope), g, g));"),
-    Fault("dslope_signed_distance", CPU + "backward-inl.h",
+    Fault("dslope_signed_distance", CPU + "gradient_panel-inl.h",
           "const int64_t distance = first + l < 0 ? -(first + l) : first + l;",
           "const int64_t distance = first + l;"),
     Fault("dbias_last_row_wins", CPU + "bias_gradient-inl.h", "sums[0] += sum;", "sums[0] = sum;"),
