@@ -36,9 +36,9 @@ void draw_sizes(Random* random, AttentionProblem* p) {
     s.heads_q = s.heads_kv * random->integer(1, 6);
     s.head_dim = random->integer(1, 140);
   } else {
-    s.seqlen_q = random->integer(random->chance(0.05) ? 0 : 1, 180);
-    s.seqlen_k = random->integer(random->chance(0.05) ? 0 : 1, 300);
-    s.batch = random->integer(random->chance(0.03) ? 0 : 1, 4);
+    s.seqlen_q = random->chance(0.08) ? 0 : random->integer(1, 180);
+    s.seqlen_k = random->chance(0.08) ? 0 : random->integer(1, 300);
+    s.batch = random->chance(0.05) ? 0 : random->integer(1, 4);
     s.heads_kv = random->integer(1, 3);
     s.heads_q = s.heads_kv * random->integer(1, 4);
     s.head_dim = random->integer(1, random->chance(0.1) ? 576 : 96);

@@ -173,11 +173,12 @@ void print_text(const AttendOptions& options, const Session& session, int thread
     fmt::print("the input has no 'do': a seeded Gaussian one is used\n");
   }
   if (options.check) {
-    Table checks({"<output", "max error", "limit", "error / limit", "<"});
+    Table checks({"<output", "max error", "closest to its limit", "error / limit", "<"});
     for (const Pass& pass : session.passes) {
       for (const TensorCheck& check : pass.checks) {
         checks.add({check.tensor, fmt::format("{:.2e}", check.max_error),
-                    fmt::format("{:.2e}", check.limit), fmt::format("{:.3f}", check.ratio),
+                    fmt::format("{:.2e} of {:.2e}", check.ratio * check.limit, check.limit),
+                    fmt::format("{:.3f}", check.ratio),
                     check.pass ? "PASS" : "FAIL " + check.detail});
       }
     }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -127,7 +128,7 @@ void print_table(const std::vector<BenchResult>& results, const Options& options
     table.add(std::move(row));
   }
   const DeviceInfo device = host_device();
-  fmt::print("{}, {}, {} threads; median of {} rounds\n\n{}", device.name, device.isa,
+  fmt::print("{}, {}, {} threads; median of up to {} rounds\n\n{}", device.name, device.isa,
              thread_count(options), options.limits.rounds, table.text());
   fmt::print("\nmemory: peak beyond inputs and outputs\n");
   if (sampled) {
@@ -253,6 +254,9 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--threads", options->limits.threads, "threads of both sides (0: all)")
       ->check(CLI::Range(0, 1024));
   app.add_option("--rounds", options->limits.rounds, "rounds")->check(CLI::Range(1, 10000));
+  app.add_option("--case-seconds", options->limits.case_seconds,
+                 "fewer rounds, at least one, where they would take longer")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--round-seconds", options->limits.round_seconds, "shortest round of one side")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--check", options->limits.check, "also the error against the fp64 reference");

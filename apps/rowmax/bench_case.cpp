@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -42,7 +43,8 @@ int64_t available_bytes() {
 }
 
 // Growth of the resident set's peak while `work` runs; 0 when the kernel does not let us reset the
-// peak. Large blocks must come from mmap, so that none of them is reused unseen.
+// peak. Large blocks must come from mmap, so that none of them is reused unseen, and in small
+// pages, so that only touched memory counts.
 int64_t measured_growth(const std::function<void()>& work) {
   constexpr int kMmapThreshold = 64 * 1024;
   ::mallopt(M_MMAP_THRESHOLD, kMmapThreshold);
@@ -53,9 +55,11 @@ int64_t measured_growth(const std::function<void()>& work) {
     file << "5" << std::flush;
     reset = file.good();
   }
+  ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   const int64_t before = status_bytes("VmRSS");
   work();
   const int64_t peak = status_bytes("VmHWM");
+  ::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
   return reset && before > 0 ? std::max<int64_t>(peak - before, 0) : 0;
 }
 
@@ -204,8 +208,10 @@ BenchResult bench_case(const testkit::Case& spec, const BenchLimits& limits, Bas
   }
   const auto ours = [&] { runner->run(inputs->tensors()); };
   const auto naive = [&] { testkit::run_naive(spec.problem, inputs->args(), limits.threads); };
-  const int our_calls = calls_for(timed(ours, 1), limits.round_seconds);
+  const double our_seconds = timed(ours, 1);
+  const int our_calls = calls_for(our_seconds, limits.round_seconds);
   int naive_calls = 0;
+  double naive_seconds = 0.0;
   if (budget != nullptr) {
     result.naive_skipped = budget->reason_to_skip(spec.problem, limits);
   }
@@ -213,14 +219,15 @@ BenchResult bench_case(const testkit::Case& spec, const BenchLimits& limits, Bas
     progress.show("naive warm-up " + testkit::to_string(spec));
     result.naive.emplace();
     result.naive->planned_bytes = testkit::naive_bytes(spec.problem, limits.threads);
-    double seconds = 0.0;
-    result.naive->measured_bytes = measured_growth([&] { seconds = timed(naive, 1); });
-    budget->record(result.flops, seconds);
-    naive_calls = calls_for(seconds, limits.round_seconds);
+    result.naive->measured_bytes = measured_growth([&] { naive_seconds = timed(naive, 1); });
+    budget->record(result.flops, naive_seconds);
+    naive_calls = calls_for(naive_seconds, limits.round_seconds);
   }
-  for (int round = 0; round < limits.rounds; ++round) {
-    progress.show(
-        fmt::format("round {} of {} {}", round + 1, limits.rounds, testkit::to_string(spec)));
+  const double round_seconds = our_seconds * our_calls + naive_seconds * naive_calls;
+  const int rounds = static_cast<int>(
+      std::clamp(limits.case_seconds / round_seconds, 1.0, static_cast<double>(limits.rounds)));
+  for (int round = 0; round < rounds; ++round) {
+    progress.show(fmt::format("round {} of {} {}", round + 1, rounds, testkit::to_string(spec)));
     result.ours.seconds.push_back(timed(ours, our_calls));
     if (result.naive) {
       result.naive->seconds.push_back(timed(naive, naive_calls));

@@ -15,6 +15,7 @@ namespace rowmax::app {
 
 struct BenchLimits {
   int rounds = 7;
+  double case_seconds = 60.0;      // fewer rounds (at least one) where they would take longer
   double round_seconds = 0.1;      // of one side in one round, at least
   double baseline_seconds = 20.0;  // longest predicted naive call that is still run
   int threads = 0;

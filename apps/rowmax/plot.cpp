@@ -21,7 +21,7 @@ constexpr double kFrameHeight = 300;
 constexpr double kMarginLeft = 84;
 constexpr double kMarginRight = 20;
 constexpr double kHeader = 86;
-constexpr double kMarginTop = 30;
+constexpr double kMarginTop = 44;
 constexpr double kMarginBottom = 58;
 
 struct LogAxis {
@@ -102,7 +102,7 @@ std::string text_at(double x, double y, const char* attributes, const std::strin
 std::string draw_frame(const PlotPanel& panel, const std::set<double>& xs,
                        const std::vector<double>& ticks, const LogAxis& x_axis,
                        const LogAxis& y_axis, double left, double top) {
-  std::string out = text_at(left, top - 12, "class=\"panel\"", panel.title);
+  std::string out = text_at(left, top - 32, "class=\"panel\"", panel.title);
   for (const double tick : ticks) {
     const double y = top + kFrameHeight * (1 - y_axis.at(tick));
     out += fmt::format(
@@ -132,24 +132,20 @@ std::string draw_frame(const PlotPanel& panel, const std::set<double>& xs,
   return out;
 }
 
+// One row between the title and the frame: there it can hide no data.
 std::string draw_legend(const PlotPanel& panel, double left, double top) {
-  size_t longest = 0;
-  for (const PlotSeries& series : panel.series) {
-    longest = std::max(longest, series.label.size());
-  }
-  const double width = 50 + 6.6 * static_cast<double>(longest);
-  const double height = 10 + 20 * static_cast<double>(panel.series.size());
-  std::string out = fmt::format(
-      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"legend\"/>\n",
-      left + 10, top + 10, width, height);
+  constexpr double kGlyphWidth = 6.6;
+  std::string out;
+  double x = left;
+  const double y = top - 14;
   for (size_t i = 0; i < panel.series.size(); ++i) {
-    const double y = top + 25 + 20 * static_cast<double>(i);
     out += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
+        "<line x1=\"{0:.1f}\" y1=\"{2:.1f}\" x2=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" "
         "stroke-width=\"2.2\"/>\n",
-        left + 18, y, left + 44, y, kColors[i % kMaxSeries]);
-    out += marker(i, left + 31, y);
-    out += text_at(left + 51, y + 4, "class=\"tick\"", panel.series[i].label);
+        x, x + 26, y, kColors[i % kMaxSeries]);
+    out += marker(i, x + 13, y);
+    out += text_at(x + 33, y + 4, "class=\"tick\"", panel.series[i].label);
+    x += 55 + kGlyphWidth * static_cast<double>(panel.series[i].label.size());
   }
   return out;
 }
@@ -208,7 +204,7 @@ std::string render_svg(const std::string& title, const std::string& subtitle,
       ".subtitle{font-size:12px;fill:#555}.panel{font-size:14px;font-weight:bold;fill:#1a1a1a}"
       ".axis{font-size:12px;fill:#333}.tick{font-size:11px;fill:#333}"
       ".grid{stroke:#e3e3e3;stroke-width:1}.frame{fill:none;stroke:#888;stroke-width:1}"
-      ".legend{fill:#fff;fill-opacity:0.92;stroke:#ccc}</style>\n";
+      "</style>\n";
   out += fmt::format("<rect width=\"{:.0f}\" height=\"{:.0f}\" fill=\"#fff\"/>\n", width, height);
   out += text_at(20, 34, "class=\"title\"", title);
   out += text_at(20, 56, "class=\"subtitle\"", subtitle);

@@ -27,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kFuzzSuite = "fuzz";
 // A run of this many random cases must have seen every feature.
 constexpr int64_t kCoverageCount = 500;
+// And this share of them must have crossed the tiles in both directions.
+constexpr double kSpanningShare = 0.3;
 // Bits are compared between one thread and this many.
 constexpr int kManyThreads = 3;
 constexpr double kPortableShare = 0.3;
@@ -284,6 +286,8 @@ int run_fuzz(Options options) {
       fmt::print("{:>7}  {}{}\n", count, name, count == 0 ? "  NEVER" : "");
     }
   }
+  covered = covered && static_cast<double>(counters["spans tiles"]) >=
+                           kSpanningShare * static_cast<double>(summary.cases);
   covered = covered || summary.cases < kCoverageCount;
   return finish(options, summary,
                 {{"seed", options.seed}, {"seconds", elapsed()}, {"counters", counts}}, covered);
