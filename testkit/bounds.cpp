@@ -19,6 +19,11 @@ using reference::ScoredKey;
 
 double unit_roundoff(DType dtype) { return epsilon_of(dtype) / 2.0; }
 
+// Half the distance between neighbours of a type at its smallest numbers.
+double half_smallest(DType dtype) {
+  return dtype == DType::kF64 ? 0x1p-1074 : dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
+}
+
 // Relative error of a sum of n terms, in unit roundoffs, after which kBoundFactor counts
 // deviations: sqrt(n) by the probabilistic model, and one for the product in each term.
 double sum_roundings(int64_t n) { return 1.0 + std::sqrt(static_cast<double>(n)); }
@@ -225,16 +230,18 @@ void BoundBuilder::forward_row(const SequenceExtent& extent, const RowId& id, Ke
   }
 }
 
-// delta = dot(dO, O) with O as stored: its roundings are independent.
+// delta = dot(dO, O) with O as stored: its roundings are independent, relative for normal numbers
+// and absolute below them (fp16 has few exponents).
 double BoundBuilder::delta_error(const std::vector<double>& dout,
                                  const std::vector<double>& out) const {
   const int64_t dim = args_.shape.head_dim_v;
   double squares = 0.0;
   for (size_t d = 0; d < out.size(); ++d) {
-    squares += dout[d] * dout[d] * out[d] * out[d];
+    const double rounding = std::max(unit_roundoff(problem_.out_dtype) * std::fabs(out[d]),
+                                     out[d] == 0.0 ? 0.0 : half_smallest(problem_.out_dtype));
+    squares += dout[d] * dout[d] * rounding * rounding;
   }
-  return unit_roundoff(problem_.out_dtype) * std::sqrt(squares) +
-         u_ * sum_roundings(dim) * abs_dot(dout.data(), out.data(), dim);
+  return std::sqrt(squares) + u_ * sum_roundings(dim) * abs_dot(dout.data(), out.data(), dim);
 }
 
 // What backward knows of a row before it visits the row's keys.
@@ -409,11 +416,6 @@ DType BoundBuilder::type_of(Output output) const {
     default:
       return problem_.dtype;
   }
-}
-
-// Half the distance between neighbours of a type at its smallest numbers.
-double half_smallest(DType dtype) {
-  return dtype == DType::kF64 ? 0x1p-1074 : dtype == DType::kF16 ? 0x1p-25 : 0x1p-126;
 }
 
 OutputBounds BoundBuilder::finish(const OutputValues& oracle) const {

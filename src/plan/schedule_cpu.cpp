@@ -11,7 +11,8 @@ namespace {
 
 // Enough items for the largest thread counts in use with a few items a thread; a fixed number,
 // because the split count must not depend on the threads that happen to run.
-constexpr int64_t kForwardItems = 32;
+constexpr int64_t kForwardItems = 16;  // a split costs partial states and a combine
+constexpr int64_t kDecodeItems = 32;   // a split is nearly free there
 constexpr int64_t kBackwardItems = 16;
 // Below this many items the query tile shrinks, to one of these rows: smaller tiles pack K and V
 // more often (0-2 % of peak from 528 to 384), idle threads cost more. Multiples of 96, or halves of
@@ -82,7 +83,7 @@ void schedule_decode(const AttentionProblem& problem, int64_t max_splits, Schedu
   int64_t splits = 1;
   if (!problem.batch_invariant && heads > 0) {
     const int64_t wanted =
-        std::max(ceil_div(kForwardItems, heads), ceil_div(s.seqlen_k, kDecodeSplitKeys));
+        std::max(ceil_div(kDecodeItems, heads), ceil_div(s.seqlen_k, kDecodeSplitKeys));
     const int64_t most =
         std::min(ceil_div(kMostDecodeItems, heads), ceil_div(s.seqlen_k, kLeastDecodeSplitKeys));
     splits = std::min(wanted, most);

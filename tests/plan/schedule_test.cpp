@@ -184,12 +184,21 @@ TEST(Schedule, SplitsOnlyWhenItemsAreFewAndKeysAreMany) {
   EXPECT_EQ(schedule_of("forward f32 b4 h8 s2048 d64", forward).splits, 1);
   EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1023 d64", forward).splits, 1);
   EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1024 d64", forward).splits, 2);
-  EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1048576 d64", forward).splits, 32);
-  // Partial states of at most 16 MiB: 960 rows of 4098 floats are 15.0 MiB.
-  EXPECT_EQ(schedule_of("forward f32 h1 sq960 sk1048576 d64", forward).splits, 3);
+  EXPECT_EQ(schedule_of("forward f32 h1 sq64 sk1048576 d64", forward).splits, 16);
+  // Partial states of at most 16 MiB: 960 rows of 514 floats are 1.9 MiB.
+  EXPECT_EQ(schedule_of("forward f32 h1 sq480 sk1048576 d64 dv512", forward).splits, 2);
+  EXPECT_EQ(schedule_of("forward f32 h1 sq960 sk1048576 d64 dv512", forward).splits, 2);
   EXPECT_EQ(schedule_of("forward f32 h1 sq960 sk1048576 d64 dv4096", forward).splits, 1);
   EXPECT_EQ(schedule_of("forward f32 b0 h1 sq64 sk4096 d64", forward).items, 0);
   EXPECT_EQ(schedule_of("forward f32 h1 sq0 sk4096 d64", forward).items, 0);
+
+  // Few items: smaller query tiles first.
+  KernelConfig wide = forward;
+  wide.tile_q = 528;
+  EXPECT_EQ(schedule_of("forward f32 h1 s512 d64", wide).items, 6);
+  EXPECT_EQ(schedule_of("forward f32 h4 s512 d64", wide).items, 8);
+  EXPECT_EQ(schedule_of("forward f32 h8 s512 d64", wide).items, 8);
+  EXPECT_EQ(schedule_of("forward f32 h1 s512 d64 invariant", wide).items, 1);
 
   const KernelConfig& decode = kConfigs[3];
   EXPECT_EQ(schedule_of("forward f32 h1 sq1 sk256 d64", decode).splits, 1);

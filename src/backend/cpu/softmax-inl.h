@@ -103,10 +103,16 @@ ROWMAX_NOINLINE inline void scores(const typename V::E* qt, const typename V::E*
 enum class Exponent {
   kClean,    // references in the fast range, no NaN payload, nothing hidden but by the band
   kHidden,   // references in the fast range; -inf gives exactly 0, NaN stays NaN
-  kChecked,  // any reference
+  kChecked,  // any reference; a lane in the fast range gets the bits of the others
 };
 
-// U rows of one vector column: P = exp2(S - m), sum += P.
+template <class V>
+ROWMAX_INLINE typename V::M in_fast_range(typename V::R m) {
+  return V::both(V::lt(V::set1(-kFastReference), m), V::lt(m, V::set1(kFastReference)));
+}
+
+// U rows of one vector column: P = exp2(S - m), sum += P. The sum takes one row after the other, so
+// that a lane's bits do not depend on where its neighbours' visible keys end.
 template <class V, int U, Exponent kind>
 ROWMAX_INLINE void exponentiate(typename V::E* p, int64_t ld, typename V::R m, typename V::R& sum) {
   using R = typename V::R;
@@ -116,31 +122,32 @@ ROWMAX_INLINE void exponentiate(typename V::E* p, int64_t ld, typename V::R m, t
   for (int u = 0; u < U; ++u) {
     x[u] = V::load(p + u * ld);
   }
-  if constexpr (kind == Exponent::kChecked) {
-#pragma GCC unroll 8
-    for (int u = 0; u < U; ++u) {
-      out[u] = exp2_checked<V>(V::sub(x[u], m));
-    }
-  } else {
+  if constexpr (sizeof(typename V::E) == 4) {
     const R low = V::sub(m, V::set1(126.0f));
     exp2_reference<V, U>(x, V::sub(V::set1(kMagic), m), low, out);
-    if constexpr (kind == Exponent::kHidden) {
+    if constexpr (kind != Exponent::kClean) {
 #pragma GCC unroll 8
       for (int u = 0; u < U; ++u) {
         const R rest = V::select(V::eq(x[u], x[u]), V::zero(), x[u]);
         out[u] = V::select(V::ge(x[u], low), out[u], rest);
       }
     }
+    if constexpr (kind == Exponent::kChecked) {
+#pragma GCC unroll 8
+      for (int u = 0; u < U; ++u) {
+        out[u] = V::select(in_fast_range<V>(m), out[u], exp2_checked<V>(V::sub(x[u], m)));
+      }
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int u = 0; u < U; ++u) {
+      out[u] = exp2_checked<V>(V::sub(x[u], m));
+    }
   }
 #pragma GCC unroll 8
   for (int u = 0; u < U; ++u) {
     V::store(p + u * ld, out[u]);
-  }
-  if constexpr (U == 4) {
-    sum = V::add(sum, V::add(V::add(out[0], out[1]), V::add(out[2], out[3])));
-  } else {
-    static_assert(U == 1);
-    sum = V::add(sum, out[0]);
+    sum = V::add(sum, out[u]);
   }
 }
 
@@ -226,11 +233,9 @@ ROWMAX_INLINE bool online_softmax(typename V::E* s, int64_t n, const BandEdges& 
     same = same && V::all(V::eq(m[v], old[v]));
     V::store(state.max + v * W, m[v]);
     if constexpr (sizeof(E) == 4) {
-      const R fast = V::set1(kFastReference);
-      const R floor = V::set1(-kFastReference);
-      clean = clean && V::all(V::both(V::lt(floor, top), V::lt(m[v], fast)));
-      near = near &&
-             V::all(V::both(V::either(V::lt(floor, m[v]), V::eq(m[v], hidden)), V::lt(m[v], fast)));
+      clean = clean && V::all(V::both(V::lt(V::set1(-kFastReference), top),
+                                      V::lt(m[v], V::set1(kFastReference))));
+      near = near && V::all(V::either(in_fast_range<V>(m[v]), V::eq(m[v], hidden)));
     }
   }
   if constexpr (sizeof(E) == 4) {
