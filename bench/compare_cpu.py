@@ -65,7 +65,9 @@ class Call:
     def __init__(self, library, text, tensors, threads):
         self.library = library
         self.message = ctypes.create_string_buffer(4096)
-        problem = ctypes.create_string_buffer(4096)  # rowmax_problem, opaque here
+        # rowmax_problem, opaque here: a size larger than the library's is accepted when the rest is 0
+        problem = ctypes.create_string_buffer(4096)
+        ctypes.c_size_t.from_buffer(problem).value = 4096
         self._check(library.rowmax_problem_parse(text.encode(), problem, self.message, 4096))
         self.plan = ctypes.c_void_p()
         self._check(library.rowmax_plan_create(problem, None, ctypes.byref(self.plan), self.message,
@@ -132,6 +134,7 @@ class Case:
         self.contenders = {}
         self.calls = {}
         self.results = {}
+        self.keep = []  # memory that only raw pointers refer to
         types = [spec["dtype"]] if spec["dtype"] == "f32" else [spec["dtype"], "f32"]
         for dtype in types:
             kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
@@ -144,6 +147,7 @@ class Case:
         bshd = (0, 2, 1, 3)
         out = torch.empty_like(q)
         lse = torch.empty(q.shape[:3], dtype=torch.float32)
+        self.keep.append((inputs, out, lse))
         tensors = {"q": view(q, bshd, dtype), "k": view(k, bshd, dtype),
                    "v": view(v, bshd, dtype), "out": view(out, bshd, dtype),
                    "lse": view(lse, (0, 1, 2), "f32")}
@@ -173,7 +177,7 @@ class Case:
                         "dk": view(grads[1], bshd, dtype), "dv": view(grads[2], bshd, dtype)})
         self.calls[name] = self.contenders[name] = Call(library, text, tensors, threads)
         self.results[name] = grads[0]
-        self.keep = getattr(self, "keep", []) + [inputs, grads, out, lse]
+        self.keep.append(grads)
         if peer:
             o, l = op(q, k, v, 0.0, causal)
             back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
