@@ -65,8 +65,12 @@ void merge_states(benchmark::State& state) {
   std::vector<float> o(static_cast<size_t>(2 * rows * dims), 0.5f);
   rowmax::AttentionState parts[2];
   for (int part = 0; part < 2; ++part) {
-    parts[part] = {m.data() + part * rows, l.data() + part * rows, o.data() + part * rows * dims,
-                   rows, dims, dims};
+    parts[part] = {m.data() + part * rows,
+                   l.data() + part * rows,
+                   o.data() + part * rows * dims,
+                   rows,
+                   dims,
+                   dims};
   }
   for (auto _ : state) {
     benchmark::DoNotOptimize(rowmax::merge(parts, 2, parts[0]).ok());

@@ -93,7 +93,8 @@ void run_reduce(const KernelLaunch& launch) {
     const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
     if (index < dq_items) {
       const int64_t bh = index / blocks;
-      reduce_dq<V>(launch, bh / shape.heads_q, bh % shape.heads_q, index % blocks * launch.schedule.tile_q);
+      reduce_dq<V>(launch, bh / shape.heads_q, bh % shape.heads_q,
+                   index % blocks * launch.schedule.tile_q);
     } else if (index == dq_items) {
       if (args.grad.dsinks != nullptr) {
         reduce_sinks(launch);

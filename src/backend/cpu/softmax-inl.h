@@ -156,7 +156,7 @@ ROWMAX_INLINE void exponentiate(typename V::E* p, int64_t ld, typename V::R m, t
 template <class V, Exponent kind>
 ROWMAX_NOINLINE inline void exponentiate_keys(typename V::E* s, int64_t n, int64_t lanes,
                                               const typename V::E* m, typename V::E* sum) {
-  constexpr int U = 4;
+  constexpr int U = kind == Exponent::kChecked ? 1 : 4;  // two exponentials of four rows spill
   for (int64_t l = 0; l < lanes; l += V::W) {
     typename V::E* p = s + l;
     const typename V::R reference = V::load(m + l);
