@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # `make test`: release build with every test, then the sanitizers, then the aarch64 compile check.
 # Prints a table of seconds per stage; the last line sums up the tests. Exits 1 if anything failed.
-#   tools/test.sh [STAGE...]    release asan tsan objects aarch64 (default: all)
+#   tools/test.sh [STAGE...]    release objects readme asan tsan aarch64 (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 jobs=${JOBS:-$(nproc)}
 stages=("$@")
 if [[ ${#stages[@]} -eq 0 ]]; then
-  stages=(release objects asan tsan aarch64)
+  stages=(release objects readme asan tsan aarch64)
 fi
 mkdir -p build
 passed=0
@@ -48,6 +48,8 @@ build_and_test() {
 
 stage_release() { build_and_test release; }
 stage_objects() { python3 tools/check_isa_objects.py build/release; }
+# The generated tables of README.md are those of this tree.
+stage_readme() { python3 tools/update_readme.py --check build/release; }
 stage_asan() {
   export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
   build_and_test asan -L 'unit|numeric|cli' -LE 'slow|consumer'
