@@ -26,8 +26,8 @@ constexpr int64_t kLeastDecodeSplitKeys = 256;
 // Decode: bounds the partial states of long caches, (splits, Hq, rows, Dv + 2).
 constexpr int64_t kMostDecodeItems = 128;
 constexpr int64_t kMostBackwardChunks = 8;
-// Partial states of forward, whatever the length: 8 MB for each of two threads.
-constexpr int64_t kMostPartialBytes = int64_t{16} << 20;
+// Partial states of forward, whatever the length: with one thread's scratch below 8 MB.
+constexpr int64_t kMostPartialBytes = int64_t{4} << 20;
 
 // Splits the keys in at most `splits` ranges whose length is a multiple of `multiple`.
 void split_keys_evenly(int64_t splits, int64_t seqlen_k, int64_t multiple, Schedule& schedule) {
