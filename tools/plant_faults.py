@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Plants each fault of tools/faults.py in a copy of the tree and requires that the tests fail.
+"""Plants each fault of tools/faults.py in a copy of the tree and requires that the unit, plan or
+numeric tests fail.
 
 On demand and before a release; it rebuilds the kernels once per fault.
   tools/plant_faults.py [NAME...]           all faults, or those named
   tools/plant_faults.py --check             only: every old text occurs exactly once
   tools/plant_faults.py --list
-  options: --labels REGEX (ctest labels, default unit|plan|numeric), --jobs N
+  options: --jobs N
 Works in build/faults. Exits 1 when a fault survives or cannot be built.
 """
 import argparse
@@ -53,26 +54,54 @@ def copy_tree():
             path.unlink()
 
 
+TARGETS = ("rowmax_unit_tests", "rowmax_plan_tests", "rowmax_numeric_tests")
+
+
 def build(jobs):
     log = WORK / "build.log"
     with log.open("w", encoding="utf-8") as out:
         configured = (WORK / "cmake" / "build.ninja").exists() or subprocess.run(
-            ["cmake", "-S", TREE, "-B", WORK / "cmake", "-G", "Ninja",
-             "-DCMAKE_BUILD_TYPE=Release"], stdout=out, stderr=out, check=False).returncode == 0
-        return configured and subprocess.run(
-            ["cmake", "--build", WORK / "cmake", "-j", str(jobs)], stdout=out, stderr=out,
+            ["cmake", "-S", TREE, "-B", WORK / "cmake", "-G", "Ninja", "-DROWMAX_BUILD_APPS=OFF",
+             "-DROWMAX_INSTALL=OFF", "-DCMAKE_BUILD_TYPE=Release"], stdout=out, stderr=out,
             check=False).returncode == 0
+        return configured and subprocess.run(
+            ["cmake", "--build", WORK / "cmake", "-j", str(jobs), "--target", *TARGETS], stdout=out,
+            stderr=out, check=False).returncode == 0
 
 
-def run_tests(labels, jobs):
-    """The first failing test, or None."""
-    result = subprocess.run(
-        ["ctest", "--test-dir", WORK / "cmake", "-L", labels, "-j", str(jobs), "--no-tests=error",
-         "--stop-on-failure", "--timeout", "600"], capture_output=True, text=True, check=False)
-    if result.returncode == 0:
-        return None
-    failing = re.search(r"^\s*\d+ - (.+?) \(", result.stdout, re.M)
-    return failing.group(1) if failing else result.stdout.strip().split("\n")[-1]
+def run_binary(name, test_filter, jobs):
+    """The first failing test of a test binary, run in `jobs` shards, or None."""
+    binary = next((WORK / "cmake" / "tests").rglob(name))
+    shards = [subprocess.Popen(
+        [binary, "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={test_filter}"],
+        env=dict(os.environ, GTEST_TOTAL_SHARDS=str(jobs), GTEST_SHARD_INDEX=str(shard)),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for shard in range(jobs)]
+    failing = None
+    for shard in shards:
+        try:
+            output, _ = shard.communicate(timeout=900)
+        except subprocess.TimeoutExpired:
+            shard.kill()
+            failing = failing or "a test that hangs"
+            continue
+        match = re.search(r"^\[  FAILED  \] ([^ ,\n]+)", output, re.M)
+        if shard.returncode != 0:
+            failing = failing or (match.group(1) if match else f"exit {shard.returncode}")
+    return failing
+
+
+def run_tests(file, jobs):
+    """The first failing test, or None. Tests named after the changed file's kernel come first."""
+    kernel = next((k for k in ("forward", "decode", "backward", "combine", "bias_gradient", "reduce")
+                   if k in file), "")
+    kernel = {"combine": "forward", "bias_gradient": "backward", "reduce": "backward"}.get(kernel,
+                                                                                           kernel)
+    first = [("rowmax_numeric_tests", f"*{kernel}_f32_avx2*")] if kernel else []
+    for name, test_filter in first + [(name, "*") for name in TARGETS]:
+        failing = run_binary(name, test_filter, jobs)
+        if failing is not None:
+            return failing
+    return None
 
 
 def main():
@@ -81,7 +110,6 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--labels", default="unit|plan|numeric")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     if options.list:
@@ -102,7 +130,7 @@ def main():
     if not build(options.jobs):
         print(f"the unchanged tree does not build: {WORK / 'build.log'}", file=sys.stderr)
         return 1
-    failing = run_tests(options.labels, options.jobs)
+    failing = run_tests("", options.jobs)
     if failing is not None:
         print(f"the unchanged tree fails {failing}", file=sys.stderr)
         return 1
@@ -114,7 +142,7 @@ def main():
         original = target.read_text(encoding="utf-8")
         target.write_text(original.replace(fault.old, fault.new), encoding="utf-8")
         try:
-            caught = run_tests(options.labels, options.jobs) if build(options.jobs) else ""
+            caught = run_tests(fault.file, options.jobs) if build(options.jobs) else ""
         finally:
             target.write_text(original, encoding="utf-8")
         if caught is None:
