@@ -9,6 +9,7 @@ help:
 	@echo "make bench    benchmarks; results in build/bench.json"
 	@echo "make lint     rules of the tree and the format"
 	@echo "make format   format the C++ files"
+	@echo "make release  build everything in build/release (the command is apps/rowmax/rowmax there)"
 	@echo "make deps     install the packages that the build needs (root and apt), or print the line"
 
 deps:
@@ -18,17 +19,21 @@ build/release/build.ninja: | deps
 	@cmake --preset release
 
 # CMake regenerates by itself; configuring needs the packages once.
-.PHONY: release
+.PHONY: release command
 release: build/release/build.ninja
 	@cmake --build --preset release -j $(JOBS)
 
-demo: release
+# The command alone: no tests, no benchmarks.
+command: build/release/build.ninja
+	@cmake --build --preset release -j $(JOBS) --target rowmax_command
+
+demo: command
 	@tools/demo.sh build/release/apps/rowmax/rowmax
 
 test: deps
 	@tools/test.sh
 
-bench: release
+bench: command
 	@build/release/apps/rowmax/rowmax bench --suite bench --json build/bench.json
 
 format:

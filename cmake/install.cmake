@@ -1,4 +1,4 @@
-# Installed: both libraries, the public headers, a CMake package and a pkg-config file. All of them
+# Installed: both libraries, the command, the public headers, a CMake package and a pkg-config file. All of them
 # are relocatable.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -12,6 +12,9 @@ endif()
 set(rowmax_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/rowmax")
 install(TARGETS rowmax EXPORT rowmaxTargets)
 install(TARGETS rowmax_static EXPORT rowmaxStaticTargets)
+if(ROWMAX_BUILD_APPS)
+  install(TARGETS rowmax_command)
+endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/rowmax" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILES_MATCHING PATTERN "*.h")
 foreach(set rowmaxTargets rowmaxStaticTargets)

@@ -50,6 +50,21 @@ Json json_of(const Measurement& m, double flops) {
 }
 
 // One line of the JSON file.
+// Lines as they are for .jsonl, else the array of them.
+std::string as_file(const std::string& lines, const std::string& path) {
+  if (path.ends_with(".jsonl")) {
+    return lines;
+  }
+  std::string array = "[\n";
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = lines.find('\n', at);
+    array += lines.substr(at, end - at);
+    at = end + 1;
+    array += at < lines.size() ? ",\n" : "\n";
+  }
+  return array + "]\n";
+}
+
 std::string json_line(const BenchResult& result, const Options& options) {
   const DeviceInfo device = host_device();
   Json line = {{"case", testkit::to_string(result.spec)},
@@ -215,7 +230,7 @@ int run(const Options& options) {
   }
   progress.show("");
   if (!options.json.empty() && options.json != "-") {
-    require(write_file_atomically(options.json, {json}));
+    require(write_file_atomically(options.json, {as_file(json, options.json)}));
   }
   if (!options.plot.empty()) {
     require(write_file_atomically(options.plot, {plot_of(results, options)}));
@@ -244,8 +259,10 @@ Verb add_bench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
   app.add_option("--suite", options->suite, suite_names() + " (default: bench)");
-  app.add_option("--json", options->json,
-                 "write one JSON line a case to this file ('-': to stdout, instead of the table)");
+  app.add_option(
+      "--json", options->json,
+      "write the results to this file: a JSON array, or one JSON line a case if it ends in "
+      ".jsonl ('-': lines to stdout, instead of the table)");
   app.add_option("--plot", options->plot, "write an SVG of time and memory over the length");
   app.add_option("--baseline", options->baseline, "also time this implementation: naive");
   app.add_option("--baseline-seconds", options->limits.baseline_seconds,

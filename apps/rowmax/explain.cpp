@@ -15,7 +15,6 @@ struct Options {
   std::vector<std::string> words;
   std::string kernel;
   int64_t max_workspace = 0;
-  int threads = 0;
 };
 
 int run(const Options& options) {
@@ -24,7 +23,6 @@ int run(const Options& options) {
   PlanOptions plan_options;
   plan_options.force_kernel = options.kernel;
   plan_options.max_workspace = options.max_workspace;
-  plan_options.threads = options.threads;
   const Plan plan = require(make_plan(problem, host_device(), plan_options));
   const std::string text = explain(plan);
   fmt::print("{}{}", text, text.empty() || text.back() != '\n' ? "\n" : "");
@@ -37,10 +35,9 @@ Verb add_explain(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("case", options->words, "the problem's text form, quoted or as words")->required();
   app.add_option("--kernel", options->kernel, "force a kernel by its exact name");
-  app.add_option("--max-workspace", options->max_workspace, "limit of the workspace in bytes")
+  app.add_option("--max-workspace", options->max_workspace,
+                 "limit of one worker's workspace in bytes")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--threads", options->threads, "threads that the limit is for (0: the default)")
-      ->check(CLI::Range(0, 1024));
   app.footer("Example:\n  rowmax explain forward bf16 b2 hq8 hkv2 s4096 d128 causal");
   return [options] { return run(*options); };
 }
