@@ -98,7 +98,7 @@ def check_spills(path):
 def main(arguments):
     build = pathlib.Path(arguments[0] if arguments else "build/release")
     objects = sorted(build.glob("src/**/*.o"))
-    units = {isa: [o for o in objects if f"rowmax_cpu_{isa}.dir" in str(o)]
+    units = {isa: [o for o in objects if f"rowmax_cpu_{isa}" in str(o)]
              for isa in ("portable", "avx2")}
     if not units["portable"]:
         print(f"{build}: no kernel units; build it first", file=sys.stderr)

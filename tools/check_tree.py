@@ -45,7 +45,8 @@ LAYER_EXCEPTIONS = {}
 # the unit's own namespace stays out.
 ISA_UNIT = re.compile(r"^src/backend/cpu/(units/.*|simd/.*|.*-inl\.h)$")
 ISA_MAY = re.compile(
-    r"^(backend/cpu/(simd/.*|.*-inl\.h|.*_scratch\.h|kernels\.h)|core/half\.h|rowmax/dtype\.h|"
+    r"^(backend/cpu/(simd/.*|.*-inl\.h|.*_scratch\.h|(kernels|limits|carver)\.h)|"
+    r"core/half\.h|rowmax/dtype\.h|"
     r"kernel_api/(args|layout|kernel|schedule)\.h|problem/(band|philox)\.h)$")
 ISA_SYSTEM = {"cstdint", "cstddef", "immintrin.h", "arm_neon.h"}
 

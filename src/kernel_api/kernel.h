@@ -72,6 +72,18 @@ struct KernelLaunch {
   int workers = 1;
 };
 
+// body(index) for the items [0, items) of a step that no other worker has taken.
+template <class Body>
+ROWMAX_FORCE_INLINE void for_each_item(const KernelLaunch& launch, int64_t items, Body&& body) {
+  for (;;) {
+    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
+    if (index >= items) {
+      return;
+    }
+    body(index);
+  }
+}
+
 struct KernelEntry {
   KernelConfig config;
   // OK, or kUnsupported with the reason this kernel declines the problem.

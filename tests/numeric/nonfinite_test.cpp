@@ -1,6 +1,7 @@
 // docs/semantics.md, "Non-finite inputs": how far NaN, infinities and overflow may spread.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -147,6 +148,85 @@ TEST_P(NonFinite, AScoreBeyondTheRangeStaysInItsRow) {
   }
 }
 
+// Row 0 sees no key at all; the others see keys with NaN and inf in V. With and without sinks.
+TEST_P(NonFinite, EmptyRowBesideNonFiniteValues) {
+  const KernelEntry& entry = *GetParam();
+  const char* const shapes[] = {"b1 h1 sq2 sk20 d8", "b1 h1 sq2 sk9000 d8", "b2 h2 sq3 sk40 d20",
+                                "b1 hq4 hkv2 sq70 sk300 d40"};
+  for (const char* shape : shapes) {
+    for (const char* sink_word : {"", " sinks"}) {
+      const std::string text = std::string("forward f32 ") + shape + " mask=rc" + sink_word;
+      if (!entry.supports(parse_problem(text).value(), entry.config).ok()) {
+        continue;
+      }
+      for (const float sink : {0.5f, kInf, -kInf}) {
+        DenseRun run = make_run(text);
+        const Sizes& s = run.problem.sizes;
+        const std::vector<float> sinks(static_cast<size_t>(s.heads_q), sink);
+        if (run.problem.score.sinks) {
+          run.tensors.score.sinks =
+              contiguous(static_cast<const void*>(sinks.data()), DType::kF32, {s.heads_q});
+        }
+        std::vector<uint8_t> mask(static_cast<size_t>(s.seqlen_q * s.seqlen_k), 1);
+        std::fill_n(mask.begin(), s.seqlen_k, uint8_t{0});
+        run.tensors.score.mask = contiguous(static_cast<const void*>(mask.data()), DType::kBool,
+                                            {1, 1, s.seqlen_q, s.seqlen_k});
+        const size_t row = static_cast<size_t>(s.heads_kv * s.head_dim_v);
+        run.v[5 * row] = kNaN;
+        run.v[6 * row + 1] = kInf;
+        run.v[(static_cast<size_t>(s.seqlen_k) - 1) * row + 2] = -kInf;
+        SCOPED_TRACE(text + " sink " + std::to_string(sink));
+        ASSERT_TRUE(run.run(entry.config.name).ok());
+        const float lse = run.problem.score.sinks ? sink : -kInf;
+        for (int64_t b = 0; b < s.batch; ++b) {
+          for (int64_t h = 0; h < s.heads_q; ++h) {
+            ASSERT_EQ(run.lse[lse_index(run, b, 0, h)], lse);
+            for (int64_t d = 0; d < s.head_dim_v; ++d) {
+              ASSERT_EQ(run.out[out_index(run, b, 0, h) + static_cast<size_t>(d)], 0.0f);
+            }
+          }
+        }
+        ASSERT_TRUE(std::isnan(run.out[out_index(run, 0, 1, 0)]));  // the NaN was in use
+      }
+    }
+  }
+}
+
+// A sink of +inf takes all the weight, -inf none; a NaN makes its head NaN.
+TEST_P(NonFinite, InfiniteSinks) {
+  const KernelEntry& entry = *GetParam();
+  for (const Shape& shape : kShapes) {
+    const std::string plain = std::string("forward f32 ") + shape.sizes + " causal";
+    const std::string text = plain + " sinks";
+    if (!entry.supports(parse_problem(text).value(), entry.config).ok()) {
+      continue;
+    }
+    SCOPED_TRACE(text);
+    const float sinks[4] = {kInf, -kInf, kNaN, kInf};
+    DenseRun without = make_run(plain);
+    ASSERT_TRUE(without.run(entry.config.name).ok());
+    DenseRun run = make_run(text);
+    run.tensors.score.sinks = contiguous(static_cast<const void*>(sinks), DType::kF32, {4});
+    ASSERT_TRUE(run.run(entry.config.name).ok());
+    const Sizes& s = run.problem.sizes;
+    for (int64_t i = 0; i < s.seqlen_q; ++i) {
+      for (int64_t h = 0; h < s.heads_q; ++h) {
+        const float lse = run.lse[lse_index(run, 1, i, h)];
+        const float out = run.out[out_index(run, 1, i, h) + 3];
+        if (h == 2) {
+          ASSERT_TRUE(std::isnan(lse) && std::isnan(out));
+        } else if (h == 1) {
+          ASSERT_EQ(lse, without.lse[lse_index(run, 1, i, h)]);
+          ASSERT_EQ(out, without.out[out_index(run, 1, i, h) + 3]);
+        } else {
+          ASSERT_EQ(lse, kInf);
+          ASSERT_EQ(out, 0.0f);
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, NonFinite, testing::ValuesIn(main_kernels()),
                          [](const testing::TestParamInfo<const KernelEntry*>& row) {
                            return std::string(row.param->config.name);
@@ -187,6 +267,43 @@ TEST(NonFiniteBackward, StaysInItsHead) {
     check(clean.dq, spoiled.dq, s.seqlen_q, s.heads_q, 2);
     check(clean.dk, spoiled.dk, s.seqlen_k, s.heads_kv, 1);
     check(clean.dv, spoiled.dv, s.seqlen_k, s.heads_kv, 1);
+  }
+}
+
+// LSE = +inf: no key has weight, the sink has all of it.
+TEST(NonFiniteBackward, SinkOfInfinity) {
+  const std::string sizes = " f32 b1 hq2 hkv1 sq30 sk50 d16 causal sinks";
+  const float sinks[2] = {kInf, 0.25f};
+  DenseRun forward("forward" + sizes);
+  forward.tensors.score.sinks = contiguous(static_cast<const void*>(sinks), DType::kF32, {2});
+  ASSERT_TRUE(forward.run().ok());
+  for (const KernelEntry* entry : main_kernels()) {
+    const std::string text = "backward" + sizes + " dlse grads=dq,dk,dv,dsinks";
+    if (!entry->supports(parse_problem(text).value(), entry->config).ok()) {
+      continue;
+    }
+    SCOPED_TRACE(entry->config.name);
+    DenseRun run(text);
+    const Sizes& s = run.problem.sizes;
+    run.out = forward.out;
+    run.lse = forward.lse;
+    const std::vector<float> dlse(forward.lse.size(), 0.5f);
+    float dsinks[2] = {kNaN, kNaN};
+    run.tensors.score.sinks = contiguous(static_cast<const void*>(sinks), DType::kF32, {2});
+    run.tensors.grad.dsinks = contiguous(static_cast<void*>(dsinks), DType::kF32, {2});
+    run.tensors.grad.dlse = contiguous(static_cast<const void*>(dlse.data()), DType::kF32,
+                                       {s.batch, s.heads_q, s.seqlen_q});
+    const Status status = run.run(entry->config.name);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(dsinks[0], 0.5f * static_cast<float>(s.seqlen_q));
+    EXPECT_TRUE(std::isfinite(dsinks[1]));
+    for (size_t x = 0; x < run.dq.size(); ++x) {
+      const bool of_the_sink = x / static_cast<size_t>(s.head_dim) % 2 == 0;
+      ASSERT_TRUE(of_the_sink ? run.dq[x] == 0.0f : std::isfinite(run.dq[x])) << x;
+    }
+    for (size_t x = 0; x < run.dk.size(); ++x) {
+      ASSERT_TRUE(std::isfinite(run.dk[x]) && std::isfinite(run.dv[x])) << x;
+    }
   }
 }
 

@@ -388,13 +388,8 @@ void run_backward(const KernelLaunch& launch, int worker) {
   const int64_t splits = launch.schedule.splits;
   const int64_t items = shape.batch * shape.heads_kv * splits;
   BackwardWorker<V> backward(launch, worker);
-  for (;;) {
-    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (index >= items) {
-      return;
-    }
-    backward.run_item(key_item(index, shape.heads_kv, splits));
-  }
+  for_each_item(launch, items,
+                [&](int64_t index) { backward.run_item(key_item(index, shape.heads_kv, splits)); });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -4,17 +4,15 @@
 
 #include <cstdint>
 
+#include "backend/cpu/carver.h"
+#include "backend/cpu/limits.h"
 #include "kernel_api/kernel.h"
-#include "problem/band.h"
 
 namespace rowmax::cpu {
 
 // A backward item copies the K and V of its chunk once (for all heads and query blocks) where the
 // copies stay below this; a longer chunk is copied again for every query block, which costs 5-8 %.
 inline constexpr int64_t kPackedChunkBytes = 8 << 20;
-
-// Rows that a register tile may write or read next to a panel's keys.
-inline constexpr int64_t kTileMargin = 8;
 
 struct BackwardScratchShape {
   int64_t head_dim = 0;
@@ -56,10 +54,6 @@ struct BackwardScratch {
   bool packed_chunk = false;  // k, v and k_cols hold `chunk` keys, not tile_k
 };
 
-ROWMAX_FORCE_INLINE int64_t whole_vectors(int64_t x, int64_t width) {
-  return (x + width - 1) / width * width;
-}
-
 // The longest chunk of keys of one item.
 ROWMAX_FORCE_INLINE int64_t chunk_capacity(const Schedule& schedule, int64_t seqlen_k) {
   return schedule.splits > 1 && schedule.split_len < seqlen_k ? schedule.split_len : seqlen_k;
@@ -69,45 +63,40 @@ ROWMAX_FORCE_INLINE int64_t chunk_capacity(const Schedule& schedule, int64_t seq
 ROWMAX_FORCE_INLINE BackwardScratch backward_scratch(const BackwardScratchShape& shape,
                                                      StepKind step) {
   BackwardScratch out;
-  int64_t at = 0;
-  const auto take = [&at](int64_t bytes) __attribute__((always_inline)) {
-    const int64_t offset = at;
-    at += (bytes + 63) / 64 * 64;
-    return offset;
-  };
+  Carver carver;
   const int64_t e = shape.element_bytes;
   const int64_t rows = whole_vectors(shape.tile_q, shape.width);
   const int64_t dim = whole_vectors(shape.head_dim, shape.width);
   const int64_t dim_v = whole_vectors(shape.head_dim_v, shape.width);
   const int64_t scores = rows * (shape.tile_k + 2 * kTileMargin);
-  const int64_t panel = (shape.tile_k + kTileMargin) * 3 * shape.width;
+  const int64_t panel = (shape.tile_k + kTileMargin) * kPanelVectors * shape.width;
   out.packed_chunk =
       step == StepKind::kBackward && shape.chunk * (2 * dim + dim_v) * e <= kPackedChunkBytes;
   const int64_t keys = out.packed_chunk ? shape.chunk : shape.tile_k;
-  out.q = take(rows * dim * e);
-  out.dout = take(rows * dim_v * e);
-  out.staged = take(rows * (dim > dim_v ? dim : dim_v) * e);
-  out.lse = take(rows * e);
-  out.delta = take(rows * e);
-  out.p = take(scores * e);
-  out.ds = take(scores * e);
-  out.k = take(keys * dim * e);
-  out.v = take(keys * dim_v * e);
-  out.modifier = take(panel * e);
-  out.cap_slope = take(panel * e);
-  out.keep = take(panel * e);
-  out.visible = take(shape.tile_k);
+  out.q = carver.take(rows * dim * e);
+  out.dout = carver.take(rows * dim_v * e);
+  out.staged = carver.take(rows * (dim > dim_v ? dim : dim_v) * e);
+  out.lse = carver.take(rows * e);
+  out.delta = carver.take(rows * e);
+  out.p = carver.take(scores * e);
+  out.ds = carver.take(scores * e);
+  out.k = carver.take(keys * dim * e);
+  out.v = carver.take(keys * dim_v * e);
+  out.modifier = carver.take(panel * e);
+  out.cap_slope = carver.take(panel * e);
+  out.keep = carver.take(panel * e);
+  out.visible = carver.take(shape.tile_k);
   if (step == StepKind::kBackward) {
-    out.q_cols = take(rows * dim * e);
-    out.dout_cols = take(rows * dim_v * e);
-    out.k_cols = take(keys * dim * e);
-    out.dq = take(rows * dim * e);
-    out.dk = take(shape.chunk * dim * e);
-    out.dv = take(shape.chunk * dim_v * e);
+    out.q_cols = carver.take(rows * dim * e);
+    out.dout_cols = carver.take(rows * dim_v * e);
+    out.k_cols = carver.take(keys * dim * e);
+    out.dq = carver.take(rows * dim * e);
+    out.dk = carver.take(shape.chunk * dim * e);
+    out.dv = carver.take(shape.chunk * dim_v * e);
   } else {
-    out.sums = take(shape.tile_k * shape.tile_q * static_cast<int64_t>(sizeof(double)));
+    out.sums = carver.take(shape.tile_k * shape.tile_q * static_cast<int64_t>(sizeof(double)));
   }
-  out.bytes = at;
+  out.bytes = carver.bytes();
   return out;
 }
 

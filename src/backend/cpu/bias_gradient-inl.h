@@ -239,14 +239,7 @@ class BiasGradientWorker {
 template <class V>
 void run_bias_gradient(const KernelLaunch& launch, int worker) {
   BiasGradientWorker<V> kernel(launch, worker);
-  const int64_t items = kernel.items();
-  for (;;) {
-    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (index >= items) {
-      return;
-    }
-    kernel.run_item(index);
-  }
+  for_each_item(launch, kernel.items(), [&](int64_t index) { kernel.run_item(index); });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

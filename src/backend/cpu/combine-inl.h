@@ -65,11 +65,7 @@ inline void run_combine(const KernelLaunch& launch, int /*worker*/) {
   const int64_t tile_q = launch.schedule.tile_q;
   const int64_t chunks = ceil_div(shape.seqlen_q, tile_q);
   const int64_t items = shape.batch * shape.heads_q * chunks;
-  for (;;) {
-    const int64_t item = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (item >= items) {
-      return;
-    }
+  for_each_item(launch, items, [&](int64_t item) {
     RowPosition at;
     at.batch = item / chunks / shape.heads_q;
     at.head = item / chunks % shape.heads_q;
@@ -79,7 +75,7 @@ inline void run_combine(const KernelLaunch& launch, int /*worker*/) {
     for (at.row = begin; at.row < end; ++at.row) {
       combine_row<V>(args, extent, at, states, launch.schedule.splits);
     }
-  }
+  });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

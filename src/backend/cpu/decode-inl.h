@@ -9,6 +9,7 @@
 #include "backend/cpu/decode_block-inl.h"
 #include "backend/cpu/decode_keys-inl.h"
 #include "backend/cpu/decode_scratch.h"
+#include "backend/cpu/output-inl.h"
 #include "backend/cpu/score-inl.h"
 #include "kernel_api/kernel.h"
 #include "kernel_api/layout.h"
@@ -16,42 +17,36 @@
 namespace rowmax::cpu::ROWMAX_ISA {
 
 // ---- scores ------------------------------------------------------------------------------------
-// What Q is multiplied with: as in score-inl.h, so that a plain product is a score in log2 units.
-ROWMAX_INLINE double query_factor(const ScoreArgs& score) {
-  return score.softcap > 0.0 ? score.scale / score.softcap : score.scale * kLog2E;
-}
-
-// Products s[key][rows] -> scores in log2 units: the formulas of score-inl.h, one element at a time
-// because a block holds rows of several heads and keys that need not be neighbours.
+// Products s[key][rows] -> scores in log2 units, as score-inl.h does for a tile of one head: a
+// block holds rows of several heads and keys that need not be neighbours.
 template <class V>
 ROWMAX_NOINLINE inline void modify_block(const DecodeItem& item, const KeyBlock& block,
                                          typename V::E* s) {
   using E = typename V::E;
   const ScoreArgs& score = item.args->score;
+  const int64_t count = block.count * item.rows;
   if (score.softcap > 0.0) {
     const ScoreTile tile = {0, item.rows, item.rows, 0, block.count};
     apply_softcap<V>(tile, static_cast<E>(score.softcap * kLog2E), s, nullptr);
   }
-  const E floor = sizeof(E) == 4 ? E(-3.4028234663852886e38) : E(-1.7976931348623157e308);
+  if (score.bias.data != nullptr) {
+    E bias[kDecodeScores];
+    for (int64_t x = 0; x < round_up(count, V::W); ++x) {
+      const int r = static_cast<int>(x % item.rows);
+      bias[x] = x < count && r < item.count ? bias_of<E>(item, r, block.key[x / item.rows]) : E(0);
+    }
+    add_bias_values<V>(count, bias, s);
+  }
+  if (score.slopes == nullptr) {
+    return;
+  }
   const int64_t diagonal = score.band.top_left ? 0 : item.extent.k_len - item.extent.q_len;
-  for (int64_t j = 0; j < block.count; ++j) {
-    for (int r = 0; r < item.count; ++r) {
-      E x = s[j * item.rows + r];
-      if (score.bias.data != nullptr) {  // finite terms keep a finite sum
-        E bias = bias_of<E>(item, r, block.key[j]) * E(kLog2E);
-        bias = bias < floor ? floor : bias;
-        const bool finite = x >= floor;
-        x += bias;
-        x = finite && x < floor ? floor : x;
-      }
-      if (score.slopes != nullptr) {
-        const E slope = static_cast<E>(
-            score.slopes[item.batch * score.slope_batch + item.head[r] * score.slope_head] *
-            kLog2E);
-        const int64_t offset = item.position[r] + diagonal - block.key[j];
-        x -= slope * static_cast<E>(offset < 0 ? -offset : offset);
-      }
-      s[j * item.rows + r] = x;
+  for (int r = 0; r < item.count; ++r) {
+    const E slope = static_cast<E>(
+        score.slopes[item.batch * score.slope_batch + item.head[r] * score.slope_head] * kLog2E);
+    for (int64_t j = 0; j < block.count; ++j) {
+      const int64_t offset = item.position[r] + diagonal - block.key[j];
+      s[j * item.rows + r] -= slope * static_cast<E>(offset < 0 ? -offset : offset);
     }
   }
 }
@@ -111,62 +106,23 @@ ROWMAX_NOINLINE inline void load_queries(const DecodeItem& item, int64_t q_strid
 
 // ---- results -----------------------------------------------------------------------------------
 template <class V>
-ROWMAX_NOINLINE inline void store_partial(const KernelLaunch& launch, const DecodeItem& item,
-                                          const DecodeState<V>& state, const typename V::E* o,
+ROWMAX_NOINLINE inline void store_rows_of(const KernelLaunch& launch, const DecodeItem& item,
+                                          const DecodeState<V>& state, typename V::E* o,
                                           int64_t o_stride) {
   using E = typename V::E;
   const AttentionArgs& args = *item.args;
-  const int64_t rows = flat_query_rows(args);
-  const int64_t states = launch.schedule.splits * args.shape.heads_q * rows;
-  E* m = reinterpret_cast<E*>(launch.regions[static_cast<int>(Region::kPartialStates)]);
-  E* l = m + states;
-  E* out = l + states;
+  const int64_t splits = launch.schedule.splits;
+  const PartialStates<E> states(args, launch.regions[static_cast<int>(Region::kPartialStates)],
+                                splits);
   for (int r = 0; r < item.count; ++r) {
-    const int64_t row = flat_query_row(args, item.extent, item.batch, item.position[r]);
-    const int64_t at = partial_state_index(args.shape.heads_q, rows, item.split, item.head[r], row);
     const E sum = state.sum(r, item.rows);
-    // NaN scores leave no maximum; a finite one keeps the state from looking empty.
-    m[at] = sum != sum && state.m[r] < 0 ? E(0) : state.m[r];
-    l[at] = sum;
-    for (int64_t d = 0; d < args.shape.head_dim_v; ++d) {
-      out[at * args.shape.head_dim_v + d] = o[r * o_stride + d];
-    }
-  }
-}
-
-template <class V>
-ROWMAX_NOINLINE inline void store_result(const DecodeItem& item, const DecodeState<V>& state,
-                                         const typename V::E* o, int64_t o_stride) {
-  const AttentionArgs& args = *item.args;
-  for (int r = 0; r < item.count; ++r) {
-    const int64_t row = item.extent.q_begin + item.position[r];
-    double m = static_cast<double>(state.m[r]);
-    double l = static_cast<double>(state.sum(r, item.rows));
-    double weight = 1.0;  // of the keys, once the sink may have raised the reference
-    if (args.score.sinks != nullptr) {
-      const double sink =
-          static_cast<double>(args.score.sinks[item.head[r] * args.score.sink_stride]) * kLog2E;
-      const double top = sink > m ? sink : m;
-      if (top != -__builtin_inf()) {
-        weight = __builtin_exp2(m - top);
-        l = l * weight + __builtin_exp2(sink - top);
-        m = top;
-      }
-    }
-    const double scale = l == 0.0 ? 0.0 : weight / l;
-    const int64_t offset =
-        item.batch * args.out.batch + row * args.out.seq + item.head[r] * args.out.head;
-    store_row<V>(o + r * o_stride, args.shape.head_dim_v, static_cast<typename V::E>(scale),
-                 element(args.out.data, args.out.dtype, offset), args.out.dtype);
-    if (args.lse.data != nullptr) {
-      const int64_t at =
-          item.batch * args.lse.batch + item.head[r] * args.lse.head + row * args.lse.seq;
-      const double lse = l == 0.0 ? -__builtin_inf() : (m + __builtin_log2(l)) * kLn2;
-      if (args.lse.dtype == DType::kF64) {
-        static_cast<double*>(args.lse.data)[at] = lse;
-      } else {
-        static_cast<float*>(args.lse.data)[at] = static_cast<float>(lse);
-      }
+    if (splits > 1) {
+      const int64_t flat = flat_query_row(args, item.extent, item.batch, item.position[r]);
+      store_partial_row<V>(states, states.index(item.split, item.head[r], flat), state.m[r], sum,
+                           o + r * o_stride);
+    } else {
+      finish_row<V>(args, item.extent, {item.batch, item.head[r], item.position[r]}, state.m[r],
+                    sum, o + r * o_stride);
     }
   }
 }
@@ -179,7 +135,7 @@ ROWMAX_NOINLINE inline void decode_item(const KernelLaunch& launch, const Decode
   const ShapeArgs& shape = item.args->shape;
   const DecodeScratch layout =
       decode_scratch(item.count, shape.head_dim, shape.head_dim_v, V::W, sizeof(E));
-  E* q = reinterpret_cast<E*>(scratch);
+  E* q = reinterpret_cast<E*>(scratch + layout.q);
   E* o = reinterpret_cast<E*>(scratch + layout.o);
   load_queries<V>(item, layout.q_stride, q);
   for (int64_t x = 0; x < item.rows * layout.o_stride; ++x) {
@@ -192,7 +148,7 @@ ROWMAX_NOINLINE inline void decode_item(const KernelLaunch& launch, const Decode
 
   DecodeState<V> state;
   state.reset();
-  alignas(kLineBytes) E s[kDecodeMaxKeys * kDecodeMaxRows + 2 * kDecodeMaxRows];
+  alignas(kLineBytes) E s[kDecodeScores];
   KeyBlock blocks[2];
   int64_t begin = item.keys.begin;
   int at = 0;
@@ -215,26 +171,18 @@ ROWMAX_NOINLINE inline void decode_item(const KernelLaunch& launch, const Decode
     products.accumulate(operands, block, next, s, moved ? state.alpha : nullptr);
     at = 1 - at;
   }
-  if (launch.schedule.splits > 1) {
-    store_partial<V>(launch, item, state, o, layout.o_stride);
-  } else {
-    store_result<V>(item, state, o, layout.o_stride);
-  }
+  store_rows_of<V>(launch, item, state, o, layout.o_stride);
 }
 
 template <class V>
 ROWMAX_INLINE void decode_worker(const KernelLaunch& launch, int worker) {
   char* scratch = launch.thread_scratch + launch.thread_stride * static_cast<size_t>(worker);
-  for (;;) {
-    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (index >= launch.schedule.items) {
-      return;
-    }
+  for_each_item(launch, launch.schedule.items, [&](int64_t index) {
     const DecodeItem item = make_decode_item(launch, index);
     if (item.count > 0) {
       decode_item<V>(launch, item, scratch);
     }
-  }
+  });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -12,12 +12,14 @@
 
 namespace rowmax::cpu::ROWMAX_ISA {
 
-inline constexpr int kDecodeMaxKeys = 32;  // of a block
 inline constexpr int64_t kLineBytes = 64;
+inline constexpr int kDecodeTail = 8;  // row pointers past a block's keys
+// Scores of a block, and room for whole vectors.
+inline constexpr int kDecodeScores = (kDecodeMaxKeys + 2) * kDecodeMaxRows;
 
 // Keys of a block: 16-bit types take twice as many, so that a block reads the same number of bytes.
 ROWMAX_INLINE int64_t decode_block_keys(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF16 ? 32 : 16;
+  return dtype == DType::kBF16 || dtype == DType::kF16 ? kDecodeMaxKeys : kDecodeMaxKeys / 2;
 }
 
 // Keys that some row sees, in order. Row pointers are repeated past `count` so that a group of
@@ -27,8 +29,8 @@ struct KeyBlock {
   bool clean = false;  // every row sees every key
   int64_t key[kDecodeMaxKeys];
   uint8_t visible[kDecodeMaxKeys];  // bit r: row r sees the key
-  const char* k[kDecodeMaxKeys + 8];
-  const char* v[kDecodeMaxKeys + 8];
+  const char* k[kDecodeMaxKeys + kDecodeTail];
+  const char* v[kDecodeMaxKeys + kDecodeTail];
 };
 
 // What the products need, the same for all blocks of an item.
@@ -66,6 +68,7 @@ ROWMAX_NOINLINE void score_block(const DecodeOperands<typename V::E>& x, const K
   constexpr int W = V::W;
   constexpr int kRows = R < W ? R : W;
   constexpr int kKeys = W / kRows;
+  static_assert(kKeys <= kDecodeTail && W <= 2 * kDecodeMaxRows);
   const int64_t full = x.head_dim / W * W;
   const int64_t value_bytes = x.head_dim_v * static_cast<int64_t>(sizeof(T));
   for (int64_t j = 0; j < block.count; j += kKeys) {
@@ -260,7 +263,9 @@ struct DecodeState {
 };
 
 // Vectors [first, count) with the given step of s become p = exp2(s - m); returns their sum.
-// References outside the range of exp2_reference, hidden keys (-inf) and NaN take the careful form.
+// References outside the range of exp2_reference, hidden keys (-inf) and NaN take the careful form;
+// lanes with a reference in the range then get the bits of the fast form, where p is at least
+// 2^-126 for any finite score.
 template <class V>
 ROWMAX_INLINE typename V::R weights(typename V::E* s, int64_t first, int64_t count, int64_t step,
                                     typename V::R m, bool careful) {
@@ -299,12 +304,10 @@ ROWMAX_INLINE typename V::R weights(typename V::E* s, int64_t first, int64_t cou
     const auto x = V::load(s + i * W);
     auto p = exp2_checked<V>(V::sub(x, m));
     if constexpr (sizeof(typename V::E) == 4) {
-      // Rows in the fast range keep the bits that they have when no other row is out of it.
-      const auto low = V::sub(m, V::set1(126.0f));
       const typename V::R in[1] = {x};
       typename V::R near[1];
-      exp2_reference<V, 1>(in, V::sub(V::set1(kMagic), m), low, near);
-      near[0] = V::select(V::ge(x, low), near[0], V::zero());
+      exp2_reference<V, 1>(in, V::sub(V::set1(kMagic), m), V::sub(m, V::set1(126.0f)), near);
+      near[0] = V::select(V::eq(x, V::set1(-__builtin_inff())), V::zero(), near[0]);
       near[0] = V::select(V::eq(x, x), near[0], x);
       p = V::select(V::lt(V::abs(m), V::set1(kFastReference)), near[0], p);
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cpu/decode_block-inl.h"
+#include "backend/cpu/keys-inl.h"
 #include "kernel_api/kernel.h"
 #include "kernel_api/schedule.h"
 
@@ -13,6 +14,8 @@ namespace rowmax::cpu::ROWMAX_ISA {
 struct DecodeItem {
   const AttentionArgs* args;
   SequenceExtent extent;
+  TensorRows k;  // of the kv head
+  TensorRows v;
   int64_t batch;
   int64_t kv_head;
   int64_t split;
@@ -37,6 +40,8 @@ ROWMAX_NOINLINE inline DecodeItem make_decode_item(const KernelLaunch& launch, i
   item.kv_head = where.kv_head;
   item.split = where.split;
   item.extent = sequence_extent(args, where.batch);
+  item.k = key_rows_of(args, args.k, args.shape.head_dim, item.extent, item.batch, item.kv_head);
+  item.v = key_rows_of(args, args.v, args.shape.head_dim_v, item.extent, item.batch, item.kv_head);
   const int64_t q_len = item.extent.q_len;
   const int64_t k_len = item.extent.k_len;
   item.count = static_cast<int>(imin(group * q_len, kDecodeMaxRows));
@@ -102,54 +107,6 @@ ROWMAX_NOINLINE inline bool row_sees(const DecodeItem& item, int row, int64_t ke
   return score.bias.data == nullptr || bias_of<double>(item, row, key) != -__builtin_inf();
 }
 
-// Walks key positions to addresses; a page table costs one division a block.
-struct KeyCursor {
-  const AttentionArgs* args;
-  int64_t base_k;
-  int64_t base_v;
-  int64_t page;  // column of the block table
-  int64_t slot;
-
-  ROWMAX_INLINE KeyCursor(const DecodeItem& item, int64_t key) : args(item.args) {
-    const SequenceArgs& sequence = args->sequence;
-    base_k = item.kv_head * args->k.head;
-    base_v = item.kv_head * args->v.head;
-    if (sequence.block_table != nullptr) {
-      page = key / sequence.page_size;
-      slot = key % sequence.page_size;
-      enter_page(item);
-    } else {
-      page = 0;
-      slot = item.extent.k_begin + key;
-      base_k += item.batch * args->k.batch;
-      base_v += item.batch * args->v.batch;
-    }
-  }
-  ROWMAX_INLINE void enter_page(const DecodeItem& item) {
-    const SequenceArgs& sequence = args->sequence;
-    const int64_t id = sequence.block_table[item.batch * sequence.table_stride + page];
-    base_k = item.kv_head * args->k.head + id * args->k.batch;
-    base_v = item.kv_head * args->v.head + id * args->v.batch;
-  }
-  // Must not be called past the last key: the next table entry may be anything.
-  ROWMAX_INLINE void advance(const DecodeItem& item) {
-    ++slot;
-    if (args->sequence.block_table != nullptr && slot == args->sequence.page_size) {
-      slot = 0;
-      ++page;
-      enter_page(item);
-    }
-  }
-  ROWMAX_INLINE const char* k() const {
-    return static_cast<const char*>(element(static_cast<const void*>(args->k.data), args->k.dtype,
-                                            base_k + slot * args->k.seq));
-  }
-  ROWMAX_INLINE const char* v() const {
-    return static_cast<const char*>(element(static_cast<const void*>(args->v.data), args->v.dtype,
-                                            base_v + slot * args->v.seq));
-  }
-};
-
 // Fills the next block that some row sees, from *begin on; moves *begin behind it. count == 0: no
 // key is left.
 ROWMAX_NOINLINE inline void next_key_block(const DecodeItem& item, int64_t size, int64_t* begin,
@@ -161,8 +118,15 @@ ROWMAX_NOINLINE inline void next_key_block(const DecodeItem& item, int64_t size,
     const unsigned all = (1u << item.count) - 1u;
     const bool inside = !item.hides && item.common.begin <= first && end <= item.common.end;
     block->clean = true;
-    KeyCursor cursor(item, first);
+    const char* k = nullptr;
+    const char* v = nullptr;
+    int64_t run = 0;  // keys from j on that lie one stride apart
     for (int64_t j = first; j < end; ++j) {
+      if (run == 0) {
+        run = item.k.run(j, end - j);
+        k = item.k.row(j);
+        v = item.v.row(j);
+      }
       unsigned visible = all;
       for (int r = 0; !inside && r < item.count; ++r) {
         visible &= row_sees(item, r, j) ? all : ~(1u << r);
@@ -171,17 +135,17 @@ ROWMAX_NOINLINE inline void next_key_block(const DecodeItem& item, int64_t size,
         const int64_t n = block->count++;
         block->key[n] = j;
         block->visible[n] = static_cast<uint8_t>(visible);
-        block->k[n] = cursor.k();
-        block->v[n] = cursor.v();
+        block->k[n] = k;
+        block->v[n] = v;
         block->clean = block->clean && visible == all;
       }
-      if (j + 1 < end) {
-        cursor.advance(item);
-      }
+      --run;
+      k += item.k.stride_bytes;
+      v += item.v.stride_bytes;
     }
     *begin = end;
   }
-  for (int64_t n = block->count; block->count > 0 && n < block->count + 8; ++n) {
+  for (int64_t n = block->count; block->count > 0 && n < block->count + kDecodeTail; ++n) {
     block->k[n] = block->k[block->count - 1];
     block->v[n] = block->v[block->count - 1];
   }

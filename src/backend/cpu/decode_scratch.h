@@ -4,11 +4,10 @@
 
 #include <cstdint>
 
-#include "problem/band.h"
+#include "backend/cpu/carver.h"
+#include "backend/cpu/limits.h"
 
 namespace rowmax::cpu {
-
-inline constexpr int64_t kDecodeMaxRows = 8;  // G * Sq of a decode problem
 
 // Rows as padded for the register tiles: 1, 2, 4 or 8.
 ROWMAX_FORCE_INLINE int64_t padded_decode_rows(int64_t rows) {
@@ -19,7 +18,8 @@ ROWMAX_FORCE_INLINE int64_t padded_decode_rows(int64_t rows) {
 struct DecodeScratch {
   int64_t q_stride = 0;
   int64_t o_stride = 0;
-  int64_t o = 0;  // byte offset of O
+  int64_t q = 0;  // byte offsets
+  int64_t o = 0;
   int64_t bytes = 0;
 };
 
@@ -28,10 +28,12 @@ ROWMAX_FORCE_INLINE DecodeScratch decode_scratch(int64_t rows, int64_t head_dim,
                                                  int64_t width, int64_t element_bytes) {
   const int64_t padded = padded_decode_rows(rows);
   DecodeScratch out;
-  out.q_stride = (head_dim + width - 1) / width * width;
-  out.o_stride = (head_dim_v + width - 1) / width * width;
-  out.o = (padded * out.q_stride * element_bytes + 63) / 64 * 64;
-  out.bytes = out.o + padded * out.o_stride * element_bytes;
+  Carver carver;
+  out.q_stride = whole_vectors(head_dim, width);
+  out.o_stride = whole_vectors(head_dim_v, width);
+  out.q = carver.take(padded * out.q_stride * element_bytes);
+  out.o = carver.take(padded * out.o_stride * element_bytes);
+  out.bytes = carver.bytes();
   return out;
 }
 

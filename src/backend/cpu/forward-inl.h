@@ -196,7 +196,7 @@ void ForwardWorker<V>::run_heads(int64_t head_begin, int64_t head_end, int64_t r
     const int64_t next_end = imin(end + schedule_.tile_k, item_keys_.end);
     keys_ahead.add(k_rows_, end, next_end);
     keys_ahead.add(v_rows_, end, next_end);
-    keys_ahead.spread(panel_count_ * ((end - begin) / 6 + 1));
+    keys_ahead.spread(panel_count_ * ceil_div(end - begin, V::tile_rows(kPanelVectors)));
     for (int64_t p = 0; p < panel_count_; ++p) {
       QueryPanel& panel = panels_[p];
       if (panel.key_begin >= end || panel.key_end <= begin || panel.key_begin >= panel.key_end) {
@@ -217,7 +217,7 @@ void ForwardWorker<V>::run_heads(int64_t head_begin, int64_t head_end, int64_t r
         out_rows = query_rows_of(args_.out, args_.shape.head_dim_v, extent_, batch_, panel.head);
         rows_ahead.add(out_rows, panel.row, panel.row + panel.rows);
       }
-      rows_ahead.spread((end - begin) / 6 + 1);
+      rows_ahead.spread(ceil_div(end - begin, V::tile_rows(panel.vectors)));
       if (panel.vectors == 3) {
         panel_block<3>(panel, block, keys_ahead, rows_ahead);
       } else if (panel.vectors == 2) {
@@ -379,14 +379,10 @@ inline void run_forward(const KernelLaunch& launch, int worker) {
   const ItemShape cut = forward_item_shape(group, shape.seqlen_q, schedule.tile_q);
   const int64_t items = forward_items(cut, shape.batch, shape.heads_kv, schedule.splits);
   ForwardWorker<V> forward(launch, worker);
-  for (;;) {
-    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (index >= items) {
-      return;
-    }
+  for_each_item(launch, items, [&](int64_t index) {
     forward.run_item(forward_item(cut, index, shape.heads_kv, group, shape.batch, schedule.tile_q,
                                   schedule.splits));
-  }
+  });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

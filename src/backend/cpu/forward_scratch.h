@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "problem/band.h"
+#include "backend/cpu/carver.h"
+#include "backend/cpu/limits.h"
 
 namespace rowmax::cpu {
 
@@ -40,42 +41,34 @@ struct ForwardScratch {
   int64_t max = 0;       // (lanes)
   int64_t sum = 0;       // (lanes)
   int64_t rescale = 0;   // (panel lanes)
-  int64_t scores = 0;    // (tile_k + one dot tile, panel lanes)
+  int64_t scores = 0;    // (tile_k + kTileMargin, panel lanes)
   int64_t modifier = 0;  // (tile_k padded, panel lanes)
   int64_t visible = 0;   // uint8 (tile_k)
   int64_t bytes = 0;
 };
 
-// Rows that the last dot tile of a block may store past it.
-inline constexpr int64_t kDotTail = 8;
-
 ROWMAX_FORCE_INLINE ForwardScratch forward_scratch(const ForwardScratchShape& shape) {
   const int64_t w = shape.width;
-  const int64_t dim = (shape.head_dim + w - 1) / w * w;
-  const int64_t dim_v = (shape.head_dim_v + w - 1) / w * w;
-  const int64_t panel = 3 * w;
-  const int64_t keys = (shape.tile_k + w - 1) / w * w;
+  const int64_t dim = whole_vectors(shape.head_dim, w);
+  const int64_t dim_v = whole_vectors(shape.head_dim_v, w);
+  const int64_t panel = kPanelVectors * w;
+  const int64_t keys = whole_vectors(shape.tile_k, w);
+  Carver carver;
   ForwardScratch out;
-  out.lanes = (shape.tile_q + w - 1) / w * w;
-  int64_t at = 0;
-  const auto take = [&at](int64_t bytes) __attribute__((always_inline)) {
-    const int64_t offset = at;
-    at += (bytes + 63) / 64 * 64;
-    return offset;
-  };
+  out.lanes = whole_vectors(shape.tile_q, w);
   const int64_t e = shape.element_bytes;
-  out.panels = take(out.lanes / w * static_cast<int64_t>(sizeof(QueryPanel)));
-  out.q = take(out.lanes * dim * e);
-  out.k = take(shape.tile_k * dim * e);
-  out.v = take(shape.tile_k * dim_v * e);
-  out.out = take(out.lanes * dim_v * e);
-  out.max = take(out.lanes * e);
-  out.sum = take(out.lanes * e);
-  out.rescale = take(panel * e);
-  out.scores = take((shape.tile_k + kDotTail) * panel * e);
-  out.modifier = take(keys * panel * e);
-  out.visible = take(shape.tile_k);
-  out.bytes = at;
+  out.panels = carver.take(out.lanes / w * static_cast<int64_t>(sizeof(QueryPanel)));
+  out.q = carver.take(out.lanes * dim * e);
+  out.k = carver.take(shape.tile_k * dim * e);
+  out.v = carver.take(shape.tile_k * dim_v * e);
+  out.out = carver.take(out.lanes * dim_v * e);
+  out.max = carver.take(out.lanes * e);
+  out.sum = carver.take(out.lanes * e);
+  out.rescale = carver.take(panel * e);
+  out.scores = carver.take((shape.tile_k + kTileMargin) * panel * e);
+  out.modifier = carver.take(keys * panel * e);
+  out.visible = carver.take(shape.tile_k);
+  out.bytes = carver.bytes();
   return out;
 }
 

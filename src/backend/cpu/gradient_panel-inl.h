@@ -37,7 +37,7 @@ struct GradientPanel {
   const E* v;     // (keys, ldv)
   int64_t ldk;
   int64_t ldv;
-  const E* lse;    // (lanes), log2 units; +inf for rows without keys
+  const E* lse;    // (lanes), log2 units; +inf: P = 0 (no keys, or a sink of +inf)
   const E* delta;  // (lanes), rowsum(dO o O) - dLSE
   bool fast;       // Q is finite and every lse is inside the range of exp2_reference
   bool wants_ds;
@@ -229,6 +229,14 @@ ROWMAX_INLINE void panel_logit_gradients(const GradientHead<V>& head, const Scor
       });
 }
 
+// Zeroes rows [begin, end) of a (keys, lanes) tile.
+template <class V>
+ROWMAX_INLINE void zero_rows(typename V::E* tile, int64_t lanes, int64_t begin, int64_t end) {
+  for (int64_t x = begin * lanes; x < end * lanes; x += V::W) {
+    V::store(tile + x, V::zero());
+  }
+}
+
 // P (after dropout) and dS of one panel. Returns false when no row sees any of the keys: both are
 // then not written.
 template <class V, int NV>
@@ -248,6 +256,9 @@ ROWMAX_NOINLINE inline bool panel_gradients(const GradientHead<V>& head, const S
     const size_t bytes = static_cast<size_t>(tile.keys * tile.lanes) * sizeof(E);
     __builtin_memcpy(x.ds, x.p, bytes);
     __builtin_memset(scratch->keep, 0, bytes);
+    // The last dot tile reads past the keys too.
+    zero_rows<V>(x.ds, tile.lanes, tile.keys, tile.keys + kTileMargin);
+    zero_rows<V>(scratch->keep, tile.lanes, tile.keys, tile.keys + kTileMargin);
     apply_dropout<V>(head.dropout, head.bh, tile, x.p, scratch->keep);
     weights = x.ds;
     keep = scratch->keep;
@@ -285,14 +296,6 @@ ROWMAX_NOINLINE inline double distance_sum(const ScoreTile& tile, int64_t diagon
     }
   }
   return sum;
-}
-
-// Zeroes rows [begin, end) of a (keys, lanes) tile.
-template <class V>
-ROWMAX_INLINE void zero_rows(typename V::E* tile, int64_t lanes, int64_t begin, int64_t end) {
-  for (int64_t x = begin * lanes; x < end * lanes; x += V::W) {
-    V::store(tile + x, V::zero());
-  }
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -1,5 +1,5 @@
-// Entry points of the kernel units, one set for each instruction set. A unit of instruction set
-// <isa> defines them in rowmax::cpu::<isa>; the rows of instances.def name them.
+// Entry points of the kernel units, one set for each instruction set and compute type. A unit of
+// instruction set <isa> defines them in rowmax::cpu::<isa>; the rows of instances.def name them.
 #pragma once
 
 #include "kernel_api/kernel.h"
@@ -23,6 +23,12 @@
   ROWMAX_DECLARE_KERNEL(backward_f64)      \
   ROWMAX_DECLARE_KERNEL(bias_gradient_f64) \
   ROWMAX_DECLARE_KERNEL(reduce_f64)
+
+// In a unit: the kernel's name with the unit's compute type, ROWMAX_COMPUTE (f32 or f64); its
+// vectors are ROWMAX_VECTORS (F32 or F64).
+#define ROWMAX_JOIN_KERNEL(name, compute) name##_##compute
+#define ROWMAX_EXPAND_KERNEL(name, compute) ROWMAX_JOIN_KERNEL(name, compute)
+#define ROWMAX_KERNEL(name) ROWMAX_EXPAND_KERNEL(name, ROWMAX_COMPUTE)
 
 namespace rowmax::cpu {
 

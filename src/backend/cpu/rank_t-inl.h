@@ -57,6 +57,7 @@ template <class V, int NV>
 inline void rank_t_rows(int64_t rows, const typename V::E* a, const PanelSpan* spans, int count,
                         const typename V::E* b, typename V::E* c, int64_t ldc) {
   constexpr int M = V::tile_rows(NV);
+  static_assert(M - 1 <= kTileMargin, "rows of A that a tile reads past a span");
   int first = 0;
   int last = 0;
   for (int64_t j = 0; j < rows;) {
@@ -68,22 +69,25 @@ inline void rank_t_rows(int64_t rows, const typename V::E* a, const PanelSpan* s
     while (last < count && spans[last].begin < j + h) {
       ++last;
     }
+    const int64_t key = j;
     const PanelSpan* s = spans + first;
     const int n = last - first;
     typename V::E* cj = c + j * ldc;
-    if (n == 0) {
-    } else if (h == M) {
-      rank_t_tile<V, M, NV>(a, s, n, j, b, cj, ldc);
-    } else if (h == M - 1) {
-      rank_t_tile<V, M - 1, NV>(a, s, n, j, b, cj, ldc);
-    } else if (h == M - 2) {
-      rank_t_tile<V, M - 2, NV>(a, s, n, j, b, cj, ldc);
-    } else if (h == 2) {
-      rank_t_tile<V, 2, NV>(a, s, n, j, b, cj, ldc);
-    } else {
-      rank_t_tile<V, 1, NV>(a, s, n, j, b, cj, ldc);
-    }
     j += h;
+    if (n == 0) {
+      continue;
+    }
+    if (h == M) {
+      rank_t_tile<V, M, NV>(a, s, n, key, b, cj, ldc);
+    } else if (h == M - 1) {
+      rank_t_tile<V, M - 1, NV>(a, s, n, key, b, cj, ldc);
+    } else if (h == M - 2) {
+      rank_t_tile<V, M - 2, NV>(a, s, n, key, b, cj, ldc);
+    } else if (h == 2) {
+      rank_t_tile<V, 2, NV>(a, s, n, key, b, cj, ldc);
+    } else {
+      rank_t_tile<V, 1, NV>(a, s, n, key, b, cj, ldc);
+    }
   }
 }
 

@@ -89,8 +89,7 @@ void run_reduce(const KernelLaunch& launch) {
   const bool sums_dq = args.grad.dq.data != nullptr && launch.schedule.splits > 1;
   const int64_t blocks = ceil_div(shape.seqlen_q, launch.schedule.tile_q);
   const int64_t dq_items = sums_dq ? shape.batch * shape.heads_q * blocks : 0;
-  for (;;) {
-    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
+  for_each_item(launch, dq_items + 2, [&](int64_t index) {
     if (index < dq_items) {
       const int64_t bh = index / blocks;
       reduce_dq<V>(launch, bh / shape.heads_q, bh % shape.heads_q,
@@ -99,14 +98,10 @@ void run_reduce(const KernelLaunch& launch) {
       if (args.grad.dsinks != nullptr) {
         reduce_sinks(launch);
       }
-    } else if (index == dq_items + 1) {
-      if (args.grad.dslopes != nullptr) {
-        reduce_slopes(launch);
-      }
-    } else {
-      return;
+    } else if (args.grad.dslopes != nullptr) {
+      reduce_slopes(launch);
     }
-  }
+  });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

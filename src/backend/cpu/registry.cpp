@@ -1,6 +1,7 @@
 #include "backend/cpu/registry.h"
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/limits.h"
 #include "backend/cpu/supports.h"
 
 namespace rowmax::cpu {

@@ -105,11 +105,10 @@ void run_row_stats_item(const KernelLaunch& launch, int64_t b, int64_t h, int64_
       }
       const double sum = static_cast<double>(delta[at + i]);
       if (wants_sinks && sink != -infinity) {
-        dsink += __builtin_exp(sink - l) * (dl - sum);
+        dsink += (sink == l ? 1.0 : __builtin_exp(sink - l)) * (dl - sum);
       }
       delta[at + i] = static_cast<E>(sum - dl);
-      // +inf would read as a row without keys.
-      lse[at + i] = l == infinity ? E(__builtin_nan("")) : static_cast<E>(l * kLog2E);
+      lse[at + i] = static_cast<E>(l * kLog2E);  // +inf, from a sink of +inf: P = 0 again
     }
   }
   if (wants_sinks) {
@@ -124,14 +123,10 @@ void run_row_stats(const KernelLaunch& launch) {
   const ShapeArgs& shape = launch.args->shape;
   const int64_t chunks = ceil_div(shape.seqlen_q, kRowStatsChunk);
   const int64_t items = shape.batch * shape.heads_q * chunks;
-  for (;;) {
-    const int64_t index = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (index >= items) {
-      return;
-    }
+  for_each_item(launch, items, [&](int64_t index) {
     const int64_t bh = index / chunks;
     run_row_stats_item<V>(launch, bh / shape.heads_q, bh % shape.heads_q, index % chunks, chunks);
-  }
+  });
 }
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -46,6 +46,11 @@ struct ScoreTile {
   int64_t keys;
 };
 
+// What Q is multiplied with, so that a plain product is a score in log2 units.
+ROWMAX_INLINE double query_factor(const ScoreArgs& score) {
+  return score.softcap > 0.0 ? score.scale / score.softcap : score.scale * kLog2E;
+}
+
 template <class V>
 ROWMAX_NOINLINE inline ScoreModifier<V> make_score_modifier(const AttentionArgs& args,
                                                             const SequenceExtent& extent,
@@ -56,7 +61,7 @@ ROWMAX_NOINLINE inline ScoreModifier<V> make_score_modifier(const AttentionArgs&
   ScoreModifier<V> out;
   out.band = band;
   const bool capped = score.softcap > 0.0;
-  out.q_factor = static_cast<E>(capped ? score.scale / score.softcap : score.scale * kLog2E);
+  out.q_factor = static_cast<E>(query_factor(score));
   out.cap = capped ? static_cast<E>(score.softcap * kLog2E) : E(0);
   if (score.slopes != nullptr) {
     out.alibi = true;
@@ -153,27 +158,35 @@ ROWMAX_NOINLINE inline void transpose_operand(const typename S::T* src, int64_t 
   }
 }
 
-// s += bias * log2(e), hidden where the bias is -inf. Sums stay finite when both terms are.
+// s += bias * log2(e) over `count` elements (whole vectors are read and written), -inf where the
+// bias is. A finite product and a finite bias have a sum above -inf; an infinite product stays.
+template <class V>
+ROWMAX_NOINLINE inline void add_bias_values(int64_t count, const typename V::E* bias,
+                                            typename V::E* s) {
+  using E = typename V::E;
+  const E largest = sizeof(E) == 4 ? E(3.4028234663852886e38) : E(1.7976931348623157e308);
+  const auto hidden = V::set1(-E(__builtin_inf()));
+  const auto floor = V::set1(-largest);
+  const auto factor = V::set1(E(kLog2E));
+  for (int64_t x = 0; x < count; x += V::W) {
+    const auto raw = V::load(bias + x);
+    const auto product = V::load(s + x);
+    auto sum = V::add(product, V::max(floor, V::mul(raw, factor)));
+    sum = V::select(V::ge(product, floor), V::max(floor, sum), sum);
+    V::store(s + x, V::select(V::eq(raw, hidden), hidden, sum));
+  }
+}
+
 template <class V>
 ROWMAX_NOINLINE inline void add_bias(const ScoreModifier<V>& modifier, const ScoreTile& tile,
                                      typename V::E* s, typename V::E* scratch) {
-  using E = typename V::E;
   with_storage(
       modifier.bias_dtype, [&](auto policy) __attribute__((always_inline)) {
         using S = decltype(policy);
         transpose_operand<V, S>(static_cast<const typename S::T*>(modifier.bias), modifier.bias_row,
                                 modifier.bias_col, tile, scratch);
       });
-  const E largest = sizeof(E) == 4 ? E(3.4028234663852886e38) : E(1.7976931348623157e308);
-  const auto hidden = V::set1(-E(__builtin_inf()));
-  const auto floor = V::set1(-largest);
-  const auto factor = V::set1(E(kLog2E));
-  for (int64_t x = 0; x < tile.keys * tile.lanes; x += V::W) {
-    const auto raw = V::load(scratch + x);
-    const auto bias = V::max(floor, V::mul(raw, factor));
-    const auto sum = V::max(floor, V::add(V::load(s + x), bias));
-    V::store(s + x, V::select(V::eq(raw, hidden), hidden, sum));
-  }
+  add_bias_values<V>(tile.keys * tile.lanes, scratch, s);
 }
 
 template <class V>
@@ -206,7 +219,7 @@ ROWMAX_NOINLINE inline void hide_other_documents(const ScoreModifier<V>& modifie
                                                  const ScoreTile& tile, typename V::E* s,
                                                  typename V::E* scratch) {
   using E = typename V::E;
-  constexpr int kMaxLanes = 3 * V::W;
+  constexpr int kMaxLanes = kPanelVectors * V::W;
   int32_t ids[kMaxLanes];
   for (int64_t l = 0; l < tile.lanes; ++l) {
     const int64_t row = tile.row0 + (l < tile.rows ? l : 0);
@@ -330,6 +343,7 @@ ROWMAX_NOINLINE inline void apply_dropout(const DropoutArgs& d, int64_t bh, cons
   const int64_t i1 = i0 + tile.rows;
   const int64_t j0 = tile.key0 + d.col_base;
   const int64_t j1 = j0 + tile.keys;
+  static_assert(8 % U32::W == 0, "a group of eight rows is whole vectors");
   float kept[4][8];
   for (int64_t rb = i0 >> 4; rb <= (i1 - 1) >> 4; ++rb) {
     for (int64_t kb = j0 >> 4; kb <= (j1 - 1) >> 4; ++kb) {

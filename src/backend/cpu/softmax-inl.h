@@ -101,7 +101,7 @@ ROWMAX_NOINLINE inline void scores(const typename V::E* qt, const typename V::E*
 
 // How a run of scores becomes probabilities.
 enum class Exponent {
-  kClean,    // references in the fast range, no NaN payload, nothing hidden but by the band
+  kClean,    // references in the fast range, no NaN payload, nothing hidden; at least 2^-126
   kHidden,   // references in the fast range; -inf gives exactly 0, NaN stays NaN
   kChecked,  // any reference; a lane in the fast range gets the bits of the others
 };
@@ -123,13 +123,12 @@ ROWMAX_INLINE void exponentiate(typename V::E* p, int64_t ld, typename V::R m, t
     x[u] = V::load(p + u * ld);
   }
   if constexpr (sizeof(typename V::E) == 4) {
-    const R low = V::sub(m, V::set1(126.0f));
-    exp2_reference<V, U>(x, V::sub(V::set1(kMagic), m), low, out);
+    exp2_reference<V, U>(x, V::sub(V::set1(kMagic), m), V::sub(m, V::set1(126.0f)), out);
     if constexpr (kind != Exponent::kClean) {
 #pragma GCC unroll 8
       for (int u = 0; u < U; ++u) {
-        const R rest = V::select(V::eq(x[u], x[u]), V::zero(), x[u]);
-        out[u] = V::select(V::ge(x[u], low), out[u], rest);
+        out[u] = V::select(V::eq(x[u], V::set1(-__builtin_inff())), V::zero(), out[u]);
+        out[u] = V::select(V::eq(x[u], x[u]), out[u], x[u]);
       }
     }
     if constexpr (kind == Exponent::kChecked) {
@@ -243,12 +242,9 @@ ROWMAX_INLINE bool online_softmax(typename V::E* s, int64_t n, const BandEdges& 
       if (!same) {
 #pragma GCC unroll 4
         for (int v = 0; v < NV; ++v) {
-          const R x[1] = {old[v]};
-          R factor[1];
-          exp2_reference<V, 1>(x, V::sub(V::set1(kMagic), m[v]), V::sub(m[v], V::set1(126.0f)),
-                               factor);
-          V::store(state.sum + v * W, V::mul(V::load(state.sum + v * W), factor[0]));
-          V::store(state.rescale + v * W, factor[0]);
+          const R factor = exp2_checked<V>(V::sub(old[v], m[v]));
+          V::store(state.sum + v * W, V::mul(V::load(state.sum + v * W), factor));
+          V::store(state.rescale + v * W, factor);
         }
       }
       exponentiate_band<V>(s, n, NV * W, edges, state.max, state.sum);

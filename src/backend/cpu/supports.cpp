@@ -5,12 +5,10 @@
 #include "backend/cpu/backward_scratch.h"
 #include "backend/cpu/decode_scratch.h"
 #include "backend/cpu/forward_scratch.h"
+#include "backend/cpu/limits.h"
 
 namespace rowmax::cpu {
 namespace {
-
-// Columns<V>::panels and the scratch of 8 MB a thread are sized for it.
-constexpr int64_t kLargestHeadDim = 576;
 
 bool computes_gradients(StepKind step) {
   switch (step) {
@@ -28,9 +26,9 @@ bool computes_gradients(StepKind step) {
 }
 
 Status check_head_dim(const char* name, int64_t value) {
-  if (value > kLargestHeadDim) {
+  if (value > kMaxHeadDim) {
     return Status::unsupported(std::string(name) + " " + std::to_string(value) + " exceeds " +
-                               std::to_string(kLargestHeadDim));
+                               std::to_string(kMaxHeadDim));
   }
   return Status::ok_status();
 }
@@ -74,7 +72,7 @@ Status supports(const AttentionProblem& problem, const KernelConfig& config) {
 }
 
 int64_t vector_width(const KernelConfig& config) {
-  const int64_t bytes = config.isa == Isa::kAvx2 ? 32 : 16;
+  const int64_t bytes = config.isa == Isa::kAvx2 ? kVectorBytesAvx2 : kVectorBytesPortable;
   return bytes / (config.compute == Compute::kF64 ? 8 : 4);
 }
 

@@ -1,10 +1,11 @@
 // The register tiles that every CPU kernel is made of. SIMD lanes are QUERIES, so the running max,
 // the sum, the rescale and the masks are vertical and S is held transposed:
 //
+// clang-format off
 //   dot     S^T[key][query]  = sum_d   K[key][d]        * Qt[d][query]
-//   rank    O[query][d]     += sum_key P^T[key][query]  * V[key][d]       (P^T as written is
-//   operand A) rank_t  dV[key][d]      += sum_q   P^T[key][query]  * dO[query][d]    (the same
-//   tile, A by rows)
+//   rank    O[query][d]     += sum_key P^T[key][query]  * V[key][d]      A: P^T as it was written
+//   rank_t  dV[key][d]      += sum_q   P^T[key][query]  * dO[query][d]   the same tile, A by rows
+// clang-format on
 //
 // GCC keeps acc[][] in registers only when every loop over it is unrolled by pragma.
 #pragma once
@@ -134,6 +135,7 @@ template <class V, int NV, class Epilogue>
 ROWMAX_INLINE void dot_block(const typename V::E* qt, const typename V::E* k, int64_t ldk,
                              int64_t n, int64_t depth, Epilogue&& epilogue) {
   constexpr int MR = V::tile_rows(NV);
+  static_assert(MR - 1 <= kTileMargin, "rows that the last tile stores past n");
   typename V::R acc[MR][NV];
   const typename V::E* rows[MR];
   int64_t j = 0;
@@ -259,6 +261,7 @@ struct Panel {
 // Vectors of the next panel when `left` remain: 3, the rest in 2s; one single vector only where the
 // width is that small or odd.
 ROWMAX_INLINE int next_panel_vectors(int64_t left) {
+  static_assert(kPanelVectors == 3, "calls by panel width list 3, 2 and 1");
   return left >= 5 || left == 3 ? 3 : left >= 2 ? 2 : 1;
 }
 
@@ -278,7 +281,6 @@ ROWMAX_INLINE int cut_panels(int64_t width, Panel* out) {
 }
 
 // Column panels of an operand `width` wide; padded() columns in all.
-inline constexpr int kMaxHeadDim = 576;
 template <class V>
 struct Columns {
   Panel panels[kMaxHeadDim / (2 * V::W) + 2];

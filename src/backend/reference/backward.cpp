@@ -204,14 +204,10 @@ void run_backward(const KernelLaunch& launch, int /*worker*/) {
   const AttentionArgs& args = *launch.args;
   const bool shared_bias = args.grad.dbias.data != nullptr && !args.grad.dbias.full_heads;
   const int64_t heads_per_item = shared_bias ? args.shape.heads_kv : 1;
-  for (;;) {
-    const int64_t begin =
-        __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED) * heads_per_item;
-    if (begin >= args.shape.heads_kv) {
-      return;
-    }
-    backward_kv_heads(args, begin, begin + heads_per_item);
-  }
+  const int64_t items = shared_bias ? 1 : args.shape.heads_kv;
+  for_each_item(launch, items, [&](int64_t item) {
+    backward_kv_heads(args, item * heads_per_item, (item + 1) * heads_per_item);
+  });
 }
 
 }  // namespace rowmax::reference

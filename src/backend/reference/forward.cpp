@@ -37,11 +37,7 @@ void run_forward(const KernelLaunch& launch, int /*worker*/) {
   const AttentionArgs& args = *launch.args;
   const int64_t items = args.shape.batch * args.shape.heads_q;
   const int64_t group = args.shape.heads_q / args.shape.heads_kv;
-  for (;;) {
-    const int64_t item = __atomic_fetch_add(launch.next_item, 1, __ATOMIC_RELAXED);
-    if (item >= items) {
-      return;
-    }
+  for_each_item(launch, items, [&](int64_t item) {
     RowId row;
     row.b = item / args.shape.heads_q;
     row.head = item % args.shape.heads_q;
@@ -50,7 +46,7 @@ void run_forward(const KernelLaunch& launch, int /*worker*/) {
     for (row.i = 0; row.i < extent.q_len; ++row.i) {
       forward_row(args, extent, row, &rows);
     }
-  }
+  });
 }
 
 }  // namespace rowmax::reference

@@ -211,16 +211,20 @@ RowSoftmax softmax_row(const AttentionArgs& args, const RowId& row, std::vector<
     sink = static_cast<double>(args.score.sinks[row.head * args.score.sink_stride]);
   }
   double max = sink;
-  bool has_nan = std::isnan(sink);
+  bool undefined = std::isnan(sink);
   for (const ScoredKey& entry : *keys) {
-    has_nan = has_nan || std::isnan(entry.logit);
+    undefined = undefined || std::isnan(entry.logit) || entry.logit == kInfinity;
     max = entry.logit > max ? entry.logit : max;
   }
   RowSoftmax result;
-  if (has_nan) {
+  if (undefined) {
     max = std::numeric_limits<double>::quiet_NaN();
   } else if (max == -kInfinity) {
     result.lse = -kInfinity;
+    return result;
+  } else if (max == kInfinity) {  // the sink takes all
+    result.sink_weight = 1.0;
+    result.lse = kInfinity;
     return result;
   }
   double sum = std::exp(sink - max);

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "backend/cpu/limits.h"
+
 #define ROWMAX_INLINE inline __attribute__((always_inline))
 
 namespace rowmax::cpu::avx2 {
@@ -14,12 +16,11 @@ struct F32 {
   using E = float;
   using R = __m256;
   using M = __m256;  // all bits of a lane set or clear
-  static constexpr int W = 8;
-  // Register tiles for 16 registers: accumulators + one vector row of the streamed operand + one
-  // broadcast. 4x3 and 6x2 both need 12 accumulators; more spill.
-  static constexpr int kPanelVectors = 3;  // widest query panel and column panel, in vectors
+  static constexpr int W = kVectorBytesAvx2 / sizeof(E);
+  // Keys of a dot tile, rows of a rank tile, by the vectors of the panel. For 16 registers:
+  // accumulators + one vector row of the streamed operand + one broadcast. 4x3 and 6x2 both need 12
+  // accumulators; more spill.
   static constexpr int tile_rows(int vectors) { return vectors == 3 ? 4 : vectors == 2 ? 6 : 8; }
-  static constexpr int kDecodeRows = 8;
 
   static ROWMAX_INLINE R zero() { return _mm256_setzero_ps(); }
   static ROWMAX_INLINE R set1(E x) { return _mm256_set1_ps(x); }

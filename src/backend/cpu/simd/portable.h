@@ -4,22 +4,20 @@
 
 #include <cstdint>
 
+#include "backend/cpu/limits.h"
 #include "core/half.h"
 
 #define ROWMAX_INLINE inline __attribute__((always_inline))
-#define ROWMAX_ISA_HAS_F64 1
 
 namespace rowmax::cpu::portable {
 
 template <class Element, class Int>
 struct Vec {
   using E = Element;
-  static constexpr int W = 16 / sizeof(E);
-  typedef E R __attribute__((vector_size(16)));
-  typedef Int M __attribute__((vector_size(16)));  // -1 or 0 in each lane
-  static constexpr int kPanelVectors = 3;
+  static constexpr int W = kVectorBytesPortable / sizeof(E);
+  typedef E R __attribute__((vector_size(kVectorBytesPortable)));
+  typedef Int M __attribute__((vector_size(kVectorBytesPortable)));  // -1 or 0 in each lane
   static constexpr int tile_rows(int vectors) { return vectors == 3 ? 4 : vectors == 2 ? 6 : 8; }
-  static constexpr int kDecodeRows = 8;
 
   static ROWMAX_INLINE R zero() { return R{}; }
   static ROWMAX_INLINE R set1(E x) { return x - R{}; }  // x + 0 would turn -0 into 0

@@ -1,12 +1,12 @@
-// Backward for one instruction set.
+// Backward, for one instruction set and compute type.
 #include "backend/cpu/backward-inl.h"
+
+#include "backend/cpu/kernels.h"
 
 namespace rowmax::cpu::ROWMAX_ISA {
 
-void backward_f32(const KernelLaunch& launch, int worker) { run_backward<F32>(launch, worker); }
-
-#ifdef ROWMAX_ISA_HAS_F64
-void backward_f64(const KernelLaunch& launch, int worker) { run_backward<F64>(launch, worker); }
-#endif
+void ROWMAX_KERNEL(backward)(const KernelLaunch& launch, int worker) {
+  run_backward<ROWMAX_VECTORS>(launch, worker);
+}
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

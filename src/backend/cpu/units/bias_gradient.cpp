@@ -1,16 +1,12 @@
-// Gradient of an additive bias for one instruction set.
+// Gradient of an additive bias, for one instruction set and compute type.
 #include "backend/cpu/bias_gradient-inl.h"
+
+#include "backend/cpu/kernels.h"
 
 namespace rowmax::cpu::ROWMAX_ISA {
 
-void bias_gradient_f32(const KernelLaunch& launch, int worker) {
-  run_bias_gradient<F32>(launch, worker);
+void ROWMAX_KERNEL(bias_gradient)(const KernelLaunch& launch, int worker) {
+  run_bias_gradient<ROWMAX_VECTORS>(launch, worker);
 }
-
-#ifdef ROWMAX_ISA_HAS_F64
-void bias_gradient_f64(const KernelLaunch& launch, int worker) {
-  run_bias_gradient<F64>(launch, worker);
-}
-#endif
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -1,12 +1,12 @@
-// Decode for one instruction set.
+// Decode, for one instruction set and compute type.
 #include "backend/cpu/decode-inl.h"
+
+#include "backend/cpu/kernels.h"
 
 namespace rowmax::cpu::ROWMAX_ISA {
 
-void decode_f32(const KernelLaunch& launch, int worker) { decode_worker<F32>(launch, worker); }
-
-#ifdef ROWMAX_ISA_HAS_F64
-void decode_f64(const KernelLaunch& launch, int worker) { decode_worker<F64>(launch, worker); }
-#endif
+void ROWMAX_KERNEL(decode)(const KernelLaunch& launch, int worker) {
+  decode_worker<ROWMAX_VECTORS>(launch, worker);
+}
 
 }  // namespace rowmax::cpu::ROWMAX_ISA

@@ -1,13 +1,12 @@
+// Forward, for one instruction set and compute type.
 #include "backend/cpu/forward-inl.h"
 
 #include "backend/cpu/kernels.h"
 
 namespace rowmax::cpu::ROWMAX_ISA {
 
-void forward_f32(const KernelLaunch& launch, int worker) { run_forward<F32>(launch, worker); }
-
-#ifdef ROWMAX_ISA_HAS_F64
-void forward_f64(const KernelLaunch& launch, int worker) { run_forward<F64>(launch, worker); }
-#endif
+void ROWMAX_KERNEL(forward)(const KernelLaunch& launch, int worker) {
+  run_forward<ROWMAX_VECTORS>(launch, worker);
+}
 
 }  // namespace rowmax::cpu::ROWMAX_ISA
