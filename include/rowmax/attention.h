@@ -84,8 +84,11 @@ struct AttentionTensors {
 
 // Checks every tensor against the plan's problem (sizes, types, strides, alignment, lengths;
 // tensors that the problem does not use must be absent; outputs may not share memory with each
-// other or with an input), then computes. Nothing is written after an error. `workspace`:
-// plan.workspace_bytes(threads) bytes, 64-byte aligned, one per concurrent call. Thread-safe.
+// other or with an input, and the workspace with nothing), then computes. Nothing is written after
+// an error, but for two that show only while it computes and leave the outputs incomplete: an
+// executor that does not run every worker, and a reference kernel that finds no memory.
+// `workspace`: plan.workspace_bytes(threads) bytes, 64-byte aligned, one per concurrent call.
+// Thread-safe.
 ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
                           size_t workspace_bytes, const ExecuteOptions& options = {});
 

@@ -3,10 +3,12 @@
  * Conventions
  * - Structs whose first field is `struct_size` are versioned: fill them with zeros (or call their
  *   init function), set struct_size to sizeof the struct. A size that an older header had is
- *   accepted; a larger one only when the bytes this library does not know are zero.
+ *   accepted; a larger one (at most 64 KiB) only when the bytes this library does not know are
+ *   zero.
  * - Fallible functions return a rowmax_status. After an error they have written nothing but the
- *   message: `message` receives at most `message_bytes` bytes, always ended by a zero byte; it may
- *   be NULL. A message names the argument, its value and what is accepted.
+ *   message (one exception, at rowmax_execute): `message` receives at most `message_bytes` bytes,
+ *   always ended by a zero byte; it may be NULL. A message names the argument, its value and what
+ *   is accepted.
  * - No function throws, keeps state between calls or needs set-up; all are thread-safe.
  * - Sizes and strides are elements, 64 bit. Rules and formulas: docs/semantics.md.
  */
@@ -151,16 +153,16 @@ ROWMAX_API rowmax_status rowmax_problem_format(const rowmax_problem* problem, ch
 typedef struct rowmax_plan_options {
   size_t struct_size;
   const char* force_kernel; /* exact kernel name, or NULL */
-  int64_t max_workspace;    /* bytes at `threads` threads; 0: no limit */
-  int32_t threads;
-  int32_t reserved; /* 0 */
+  int64_t max_workspace;    /* most bytes of rowmax_plan_workspace_bytes(plan, 1); 0: no limit */
+  int32_t reserved[2];      /* 0 */
 } rowmax_plan_options;
 
 /* An immutable plan for this machine. May be used by any number of threads at a time. */
 typedef struct rowmax_plan rowmax_plan;
 
-/* *plan receives a plan to be destroyed by the caller, or NULL after an error: a broken problem, or
- * ROWMAX_UNSUPPORTED with the reason of every kernel. */
+/* *plan receives a plan to be destroyed by the caller, or NULL after an error: a broken problem,
+ * ROWMAX_UNSUPPORTED with the reason of every kernel, or ROWMAX_OUT_OF_MEMORY with the least need.
+ */
 ROWMAX_API rowmax_status rowmax_plan_create(const rowmax_problem* problem,
                                             const rowmax_plan_options* options, rowmax_plan** plan,
                                             char* message, size_t message_bytes);
@@ -211,7 +213,10 @@ typedef struct rowmax_execute_options {
   void* parallel_context;
 } rowmax_execute_options;
 
-/* Checks every tensor, then computes. `workspace`: one per concurrent call. */
+/* Checks every tensor and the workspace, then computes. `workspace`: one per concurrent call, apart
+ * from every tensor. Outputs are written, and incomplete, only after two errors that show while it
+ * computes: an executor that did not run every worker, and memory that ran out in a reference
+ * kernel. */
 ROWMAX_API rowmax_status rowmax_execute(const rowmax_plan* plan, const rowmax_tensors* tensors,
                                         void* workspace, size_t workspace_bytes,
                                         const rowmax_execute_options* options, char* message,

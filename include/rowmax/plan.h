@@ -18,7 +18,7 @@ struct DeviceInfo {
   std::string name;      // model name, for display only
   std::string isa;       // highest instruction set in use: "portable", "avx2"
   int64_t l1_bytes = 0;  // data cache of one core
-  int64_t l2_bytes = 0;  // of one core
+  int64_t l2_bytes = 0;  // of one core; forward tiles are cut for it (0: 512 KiB)
   int64_t l3_bytes = 0;  // shared
   int cores = 1;
 };
@@ -26,11 +26,12 @@ struct DeviceInfo {
 // The machine this process runs on. ROWMAX_MAX_ISA=portable|avx2 lowers `isa`.
 ROWMAX_API DeviceInfo host_device();
 
-// Restrictions on the choice of a plan.
+// Restrictions on the choice of a plan. With `max_workspace` the plan is the preferred one, or the
+// nearest to it that one worker can run in that memory; how many threads the memory serves is then
+// what Plan::workspace_bytes(threads) says. A plan never depends on the thread count.
 struct PlanOptions {
   std::string force_kernel;   // exact name of the main kernel; also ROWMAX_FORCE_KERNEL
-  int64_t max_workspace = 0;  // bytes for the thread count below; 0: no limit
-  int threads = 0;            // only for `max_workspace`; results never depend on it
+  int64_t max_workspace = 0;  // most bytes of workspace_bytes(1); 0: no limit
 };
 
 namespace detail {
@@ -48,7 +49,8 @@ class Plan {
   ROWMAX_API const std::string& kernel() const;  // name of the main kernel
   ROWMAX_API std::vector<std::string> steps() const;
   // Bytes of workspace that execute needs when it runs with this many threads (0: the default
-  // thread count). The workspace must be aligned to 64 bytes; its contents do not matter.
+  // thread count). Threads that would find no work item count nothing. The workspace must be
+  // aligned to 64 bytes; its contents do not matter.
   ROWMAX_API size_t workspace_bytes(int threads = 0) const;
   friend ROWMAX_API bool operator==(const Plan& a, const Plan& b);
 
@@ -59,7 +61,9 @@ class Plan {
 };
 
 // Chooses kernels, schedule and workspace. A pure function of its arguments (and the environment
-// variables named above). Fails with kUnsupported and every kernel's reason when none serves it.
+// variables named above). Fails with kUnsupported and every kernel's reason when none serves it,
+// with kOutOfMemory and the least need when options.max_workspace is below it. With
+// ROWMAX_EXPLAIN=1 in the environment explain() of every plan goes to the error stream.
 ROWMAX_API Result<Plan> make_plan(const AttentionProblem& problem,
                                   const DeviceInfo& device = host_device(),
                                   const PlanOptions& options = {});

@@ -139,7 +139,9 @@ struct AttentionProblem {
   ScoreOptions score;
   Gradients gradients;           // backward only
   bool lse = true;               // forward: LSE is written. Backward always reads it.
-  bool batch_invariant = false;  // a row's bits do not depend on what else is in the batch
+  // A row's bits do not depend on what else is in the batch, on one device: the tiles of forward
+  // follow its caches.
+  bool batch_invariant = false;
   friend bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
 
   // scale, or its default 1 / sqrt(head_dim).

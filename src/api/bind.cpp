@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "api/lengths.h"
 #include "api/tensor_check.h"
@@ -47,8 +48,9 @@ ConstTensorView with_four_axes(const ConstTensorView& view) {
 // Remembers the first failure, so that the binding of a tensor is one line.
 class Binder {
  public:
-  Binder(const AttentionProblem& problem, const AttentionTensors& tensors)
-      : problem_(problem), tensors_(tensors) {}
+  Binder(const AttentionProblem& problem, const AttentionTensors& tensors,
+         const WorkspaceRange& workspace)
+      : problem_(problem), tensors_(tensors), workspace_(workspace) {}
 
   Result<AttentionArgs> bind() {
     bind_shape();
@@ -351,6 +353,9 @@ class Binder {
     if (!status_.ok()) {
       return;
     }
+    if (state.device_state != nullptr) {
+      inputs_[input_count_++] = footprint_of("dropout.device_state", state.device_state, 16);
+    }
     DropoutArgs& d = args_.dropout;
     d.on = true;
     d.seed = state.device_state != nullptr ? state.device_state[0] : state.seed;
@@ -358,7 +363,9 @@ class Binder {
     d.threshold = static_cast<uint64_t>(std::llround(std::ldexp(p, 32)));
     d.row_base = state.row_base;
     d.col_base = state.col_base;
-    d.keep_scale = p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f;
+    // A threshold of 2^32 drops every element, as p = 1 does.
+    const bool drops_all = d.threshold > std::numeric_limits<uint32_t>::max();
+    d.keep_scale = drops_all ? 0.0f : static_cast<float>(1.0 / (1.0 - p));
   }
 
   void bind_gradients() {
@@ -415,28 +422,43 @@ class Binder {
     }
   }
 
-  void refuse_overlap(const Footprint& output, const Footprint& other) {
-    if (status_.ok() && may_overlap(output, other)) {
-      status_ = Status::invalid(
-          fmt::format("{}: shares memory with {} (bytes [{:#x}, {:#x}) and [{:#x}, {:#x})); "
-                      "accepted: outputs apart from every other tensor",
-                      output.name, other.name, output.begin, output.end, other.begin, other.end));
+  static Footprint footprint_of(const char* name, const void* data, size_t bytes) {
+    const uint64_t begin = reinterpret_cast<uintptr_t>(data);
+    return {name, begin, begin + bytes, bytes, 0};
+  }
+
+  void refuse_overlap(const Footprint& written, const Footprint& other, const char* accepted) {
+    if (status_.ok() && may_overlap(written, other)) {
+      status_ = Status::invalid(fmt::format(
+          "{}: shares memory with {} (bytes [{:#x}, {:#x}) and [{:#x}, {:#x})); "
+          "accepted: {}",
+          written.name, other.name, written.begin, written.end, other.begin, other.end, accepted));
     }
   }
 
   void check_aliases() {
+    static constexpr const char* kOutputs = "outputs apart from every other tensor";
+    static constexpr const char* kWorkspace = "a workspace apart from every tensor";
     for (int i = 0; i < output_count_ && status_.ok(); ++i) {
       for (int j = 0; j < input_count_; ++j) {
-        refuse_overlap(outputs_[i], inputs_[j]);
+        refuse_overlap(outputs_[i], inputs_[j], kOutputs);
       }
       for (int j = 0; j < i; ++j) {
-        refuse_overlap(outputs_[i], outputs_[j]);
+        refuse_overlap(outputs_[i], outputs_[j], kOutputs);
       }
+    }
+    const Footprint workspace = footprint_of("workspace", workspace_.data, workspace_.bytes);
+    for (int i = 0; i < output_count_; ++i) {
+      refuse_overlap(workspace, outputs_[i], kWorkspace);
+    }
+    for (int i = 0; i < input_count_; ++i) {
+      refuse_overlap(workspace, inputs_[i], kWorkspace);
     }
   }
 
   const AttentionProblem& problem_;
   const AttentionTensors& tensors_;
+  WorkspaceRange workspace_;
   AttentionArgs args_;
   Status status_;
   Footprint inputs_[kMaxInputs];
@@ -448,8 +470,9 @@ class Binder {
 }  // namespace
 
 Result<AttentionArgs> bind_arguments(const AttentionProblem& problem,
-                                     const AttentionTensors& tensors) {
-  return Binder(problem, tensors).bind();
+                                     const AttentionTensors& tensors,
+                                     const WorkspaceRange& workspace) {
+  return Binder(problem, tensors, workspace).bind();
 }
 
 }  // namespace rowmax

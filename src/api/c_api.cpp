@@ -67,7 +67,8 @@ Status give_text(const std::string& text, char* out, size_t out_bytes, size_t* n
 
 Result<rowmax::AttentionProblem> read_problem(const rowmax_problem* problem) {
   rowmax_problem known;
-  if (Status status = rowmax::read_versioned("problem", problem, &known); !status.ok()) {
+  if (Status status = rowmax::read_versioned("problem", problem, &known, rowmax::kProblemSizes);
+      !status.ok()) {
     return status;
   }
   return rowmax::problem_from_c(known);
@@ -122,19 +123,20 @@ rowmax_status rowmax_problem_parse(const char* text, rowmax_problem* problem, ch
     if (text == nullptr || problem == nullptr) {
       return null_argument(text == nullptr ? "text" : "problem");
     }
-    if (problem->struct_size < sizeof(rowmax_problem)) {
-      return Status::invalid("problem.struct_size: is " + std::to_string(problem->struct_size) +
-                             "; accepted: " + std::to_string(sizeof(rowmax_problem)) +
-                             " (sizeof the struct)");
+    const size_t struct_size = problem->struct_size;
+    if (Status status = rowmax::check_struct_size("problem", struct_size, rowmax::kProblemSizes);
+        !status.ok()) {
+      return status;
     }
     const Result<rowmax::AttentionProblem> parsed = rowmax::parse_problem(text);
     if (!parsed.ok()) {
       return parsed.status();
     }
-    const size_t struct_size = problem->struct_size;
+    rowmax_problem written = rowmax::problem_to_c(*parsed);
+    written.struct_size = struct_size;
+    // The caller's struct may be of an older or a newer header.
     std::memset(static_cast<void*>(problem), 0, struct_size);
-    *problem = rowmax::problem_to_c(*parsed);
-    problem->struct_size = struct_size;
+    std::memcpy(static_cast<void*>(problem), &written, std::min(struct_size, sizeof(written)));
     return {};
   });
 }
@@ -170,12 +172,13 @@ rowmax_status rowmax_plan_create(const rowmax_problem* problem, const rowmax_pla
       if (Status status = rowmax::read_versioned("options", options, &known); !status.ok()) {
         return status;
       }
-      if (Status status = check_reserved("options", known.reserved); !status.ok()) {
-        return status;
+      for (const int32_t reserved : known.reserved) {
+        if (Status status = check_reserved("options", reserved); !status.ok()) {
+          return status;
+        }
       }
       plan_options.force_kernel = known.force_kernel != nullptr ? known.force_kernel : "";
       plan_options.max_workspace = known.max_workspace;
-      plan_options.threads = known.threads;
     }
     Result<rowmax::Plan> made = rowmax::make_plan(*read, rowmax::host_device(), plan_options);
     if (!made.ok()) {

@@ -12,6 +12,7 @@ namespace {
 // before it joins the sizes that read_versioned is given.
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_tensor) == 80);
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_problem) == 264);
+static_assert(*(kProblemSizes.end() - 1) == sizeof(rowmax_problem));
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_tensors) == 8 + 24 * 80 + 40);
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_plan_options) == 32);
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_execute_options) == 32);
@@ -115,6 +116,20 @@ void copy_view(const rowmax_tensor& in, View* out) {
 
 }  // namespace
 
+Status check_struct_size(const char* name, size_t size, std::initializer_list<size_t> sizes) {
+  const size_t known_size = *(sizes.end() - 1);
+  if (size < known_size && std::find(sizes.begin(), sizes.end(), size) == sizes.end()) {
+    return Status::invalid(fmt::format("{}.struct_size: is {}; accepted: {} (sizeof the struct)",
+                                       name, size, fmt::join(sizes, ", ")));
+  }
+  if (size > kMostStructBytes) {
+    return Status::invalid(
+        fmt::format("{}.struct_size: is {}; accepted: sizeof the struct, at most {}", name, size,
+                    kMostStructBytes));
+  }
+  return {};
+}
+
 Status read_versioned(const char* name, const void* in, void* out,
                       std::initializer_list<size_t> sizes) {
   if (in == nullptr) {
@@ -122,11 +137,10 @@ Status read_versioned(const char* name, const void* in, void* out,
   }
   size_t size = 0;
   std::memcpy(&size, in, sizeof(size));
-  const size_t known_size = *(sizes.end() - 1);
-  if (size < known_size && std::find(sizes.begin(), sizes.end(), size) == sizes.end()) {
-    return Status::invalid(fmt::format("{}.struct_size: is {}; accepted: {} (sizeof the struct)",
-                                       name, size, fmt::join(sizes, ", ")));
+  if (Status status = check_struct_size(name, size, sizes); !status.ok()) {
+    return status;
   }
+  const size_t known_size = *(sizes.end() - 1);
   const char* bytes = static_cast<const char*>(in);
   for (size_t i = known_size; i < size; ++i) {
     if (bytes[i] != 0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 
 #include "rowmax/attention.h"
@@ -10,6 +11,17 @@
 #include "rowmax/status.h"
 
 namespace rowmax {
+
+// Largest struct_size that is believed: a field that the caller left unset is not followed through
+// memory.
+inline constexpr size_t kMostStructBytes = size_t{64} << 10;
+
+// What rowmax_problem measured in every version of the header, growing.
+inline constexpr std::initializer_list<size_t> kProblemSizes = {
+    offsetof(rowmax_problem, batch_invariant) + sizeof(int32_t)};
+
+// Refuses a struct_size that no version had and that no later one can have.
+Status check_struct_size(const char* name, size_t size, std::initializer_list<size_t> sizes);
 
 // Copies a versioned struct of the caller into *out. `sizes`: what it measured in every version of
 // the header, growing, the last one being *out's. Fields that the caller's version lacks become

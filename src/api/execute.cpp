@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 
 #include "api/bind.h"
 #include "api/threads.h"
@@ -39,17 +40,33 @@ Status check_workspace(const detail::PlanData& data, int threads, const Memory& 
   return {};
 }
 
-// One step in flight. `finished` is how an executor that drops workers is found out.
+// One step in flight. `finished` is how an executor that drops workers is found out; `failure` is
+// the code of a worker that threw (kOk: none), which must not leave a thread of the executor.
 struct StepRun {
   const KernelEntry* kernel = nullptr;
   KernelLaunch launch;
   std::atomic<int> finished{0};
+  std::atomic<StatusCode> failure{StatusCode::kOk};
 };
 
 void run_step_worker(void* arg, int worker) {
   StepRun& run = *static_cast<StepRun*>(arg);
-  run.kernel->run(run.launch, worker);
+  try {
+    run.kernel->run(run.launch, worker);
+  } catch (const std::bad_alloc&) {
+    run.failure = StatusCode::kOutOfMemory;
+  } catch (...) {
+    run.failure = StatusCode::kInternal;
+  }
   run.finished.fetch_add(1);
+}
+
+Status failed_step(const StepRun& run) {
+  const StatusCode code = run.failure.load();
+  return {code, fmt::format("{}: {}; the outputs are incomplete", run.kernel->config.name,
+                            code == StatusCode::kOutOfMemory
+                                ? "the kernel could not allocate memory of its own"
+                                : "the kernel threw an exception")};
 }
 
 Status run_step(const detail::PlanStep& step, const KernelLaunch& base, int threads,
@@ -74,7 +91,7 @@ Status run_step(const detail::PlanStep& step, const KernelLaunch& base, int thre
                     "workers once; the outputs are incomplete",
                     finished, workers));
   }
-  return {};
+  return run.failure.load() == StatusCode::kOk ? Status() : failed_step(run);
 }
 
 }  // namespace
@@ -94,7 +111,8 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
   if (Status status = check_workspace(data, threads, memory); !status.ok()) {
     return status;
   }
-  const Result<AttentionArgs> args = bind_arguments(data.problem, tensors);
+  const Result<AttentionArgs> args = bind_arguments(
+      data.problem, tensors, {memory.workspace, plan::workspace_bytes(data, threads)});
   if (!args.ok()) {
     return args.status();
   }
@@ -106,8 +124,8 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
   }
   launch.thread_scratch = memory.workspace + data.shared_bytes;
   launch.thread_stride = data.thread_stride;
-  launch.next_item = reinterpret_cast<int64_t*>(launch.thread_scratch +
-                                                data.thread_stride * static_cast<size_t>(threads));
+  launch.next_item =
+      reinterpret_cast<int64_t*>(memory.workspace + plan::counter_offset(data, threads));
   for (const detail::PlanStep& step : data.steps) {
     if (step.schedule.items <= 0) {
       continue;

@@ -49,7 +49,20 @@ std::string tile_text(const KernelConfig& config, const Schedule& schedule) {
   return config.tile_k > 0 ? fmt::format("blocks of {} keys, ", schedule.tile_k) : std::string();
 }
 
-std::string step_text(const detail::PlanStep& step) {
+// What the rows of a forward tile were cut for: Q and O of a tile against the L2 cache.
+std::string cache_text(const detail::PlanData& data, const detail::PlanStep& step) {
+  const KernelConfig& config = step.kernel->config;
+  if (config.step != StepKind::kForward || config.tile_q <= 0) {
+    return {};
+  }
+  const Sizes& sizes = data.problem.sizes;
+  const int64_t bytes = step.schedule.tile_q * (sizes.head_dim + sizes.head_dim_v) *
+                        (config.compute == Compute::kF64 ? 8 : 4);
+  return fmt::format(", Q and O of a tile {} (L2 {})", bytes_text(static_cast<double>(bytes)),
+                     bytes_text(static_cast<double>(data.device.l2_bytes)));
+}
+
+std::string step_text(const detail::PlanData& data, const detail::PlanStep& step) {
   const Schedule& s = step.schedule;
   std::string text =
       fmt::format("{}: {}{} item{}", step.kernel->config.name, tile_text(step.kernel->config, s),
@@ -59,6 +72,7 @@ std::string step_text(const detail::PlanStep& step) {
   if (s.splits > 1 && knows_ranges) {
     text += fmt::format(", {} key ranges of {}", s.splits, s.split_len);
   }
+  text += cache_text(data, step);
   return text + (step.thread_bytes > 0 ? fmt::format(", scratch {} B a thread", step.thread_bytes)
                                        : std::string());
 }
@@ -103,7 +117,7 @@ std::string explain(const Plan& plan) {
   out +=
       fmt::format("kernel     {} ({} backend): {}\n", data.kernel_name, data.backend, data.choice);
   for (size_t i = 0; i < data.steps.size(); ++i) {
-    out += fmt::format("step {}     {}\n", i + 1, step_text(data.steps[i]));
+    out += fmt::format("step {}     {}\n", i + 1, step_text(data, data.steps[i]));
   }
   add_work(data.problem, out);
   add_workspace(data, out);

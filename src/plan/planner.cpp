@@ -111,20 +111,26 @@ HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) 
   return kinds;
 }
 
+Schedule preferred_schedule(const Request& request, const Candidate& main) {
+  const KernelConfig& config = main.kernel->config;
+  Schedule schedule = plan::main_schedule(request.problem, config, request.device);
+  if (is_one_step(*main.backend)) {
+    schedule = plan::with_splits(request.problem, config, schedule, 1);
+    // Its gradients summed over the batch are written even where the batch is empty.
+    schedule.items = std::max<int64_t>(schedule.items, 1);
+  }
+  return schedule;
+}
+
 // Steps of the candidate, or why a helper step cannot be had.
-Result<PlanData> build_steps(const Request& request, const Candidate& main, int64_t max_splits) {
+Result<PlanData> build_steps(const Request& request, const Candidate& main,
+                             const Schedule& schedule) {
   PlanData data;
   data.problem = request.problem;
   data.device = request.device;
   data.backend = main.backend->name;
-  const bool one_step = is_one_step(*main.backend);
-  Schedule schedule =
-      plan::main_schedule(request.problem, main.kernel->config, one_step ? 1 : max_splits);
-  if (one_step) {
-    // Its gradients summed over the batch are written even where the batch is empty.
-    schedule.items = std::max<int64_t>(schedule.items, 1);
-  }
-  const HelperKinds kinds = one_step ? HelperKinds() : helper_kinds(request.problem, schedule);
+  const HelperKinds kinds =
+      is_one_step(*main.backend) ? HelperKinds() : helper_kinds(request.problem, schedule);
   const auto add_helpers = [&](const std::vector<StepKind>& wanted) -> Status {
     for (const StepKind kind : wanted) {
       const KernelEntry* entry = find_helper(main, kind);
@@ -179,7 +185,8 @@ Status admit(const Request& request, const Candidate& candidate) {
       return status;
     }
   }
-  const Result<PlanData> steps = build_steps(request, candidate, INT64_MAX);
+  const Result<PlanData> steps =
+      build_steps(request, candidate, preferred_schedule(request, candidate));
   return steps.ok() ? Status() : steps.status();
 }
 
@@ -271,37 +278,43 @@ Status nothing_serves(const AttentionProblem& problem,
   return Status::unsupported(std::move(text));
 }
 
-// The steps, with fewer key ranges where the caller's limit asks for it.
-Result<PlanData> build_within(const Request& request, const Candidate& main,
-                              const PlanOptions& options) {
-  Result<PlanData> data = build_steps(request, main, INT64_MAX);
-  const size_t limit = static_cast<size_t>(std::max<int64_t>(options.max_workspace, 0));
-  while (data.ok() && limit > 0) {
-    const size_t needed = plan::workspace_bytes(*data, options.threads);
-    const int64_t splits = data->steps[data->main_step].schedule.splits;
-    if (needed <= limit) {
-      break;
-    }
-    if (splits <= 1) {
-      const int threads = options.threads > 0 ? options.threads : plan::default_threads();
-      return Status(StatusCode::kOutOfMemory,
-                    fmt::format("max_workspace is {} bytes; accepted: at least {} bytes for {} "
-                                "threads ({})",
-                                limit, needed, threads, main.kernel->config.name));
-    }
-    data = build_steps(request, main, splits - 1);
+// The steps of the preferred schedule, or of the one nearest to it that keeps the limit. What one
+// worker needs is judged, so that neither the plan nor its results depend on a thread count.
+Result<PlanData> build_within(const Request& request, const Candidate& main, size_t limit) {
+  const KernelConfig& config = main.kernel->config;
+  const Schedule preferred = preferred_schedule(request, main);
+  Result<PlanData> data = build_steps(request, main, preferred);
+  if (!data.ok() || limit == 0) {
+    return data;
   }
-  return data;
+  size_t least = plan::workspace_bytes(*data, 1);
+  if (least <= limit) {
+    return data;
+  }
+  if (!is_one_step(*main.backend)) {
+    for (const int64_t count : plan::other_split_counts(request.problem, config, preferred)) {
+      data =
+          build_steps(request, main, plan::with_splits(request.problem, config, preferred, count));
+      if (!data.ok()) {
+        return data;
+      }
+      const size_t needed = plan::workspace_bytes(*data, 1);
+      if (needed <= limit) {
+        return data;
+      }
+      least = std::min(least, needed);
+    }
+  }
+  return Status(StatusCode::kOutOfMemory,
+                fmt::format("max_workspace is {} bytes; accepted: at least {} bytes for one worker "
+                            "({})",
+                            limit, least, config.name));
 }
 
 Status check_options(const PlanOptions& options) {
   if (options.max_workspace < 0) {
     return Status::invalid(fmt::format("max_workspace is {}; accepted: at least 0 (0: no limit)",
                                        options.max_workspace));
-  }
-  if (options.threads < 0) {
-    return Status::invalid(
-        fmt::format("threads is {}; accepted: at least 0 (0: the default)", options.threads));
   }
   return {};
 }
@@ -364,7 +377,8 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     declined.push_back({loser.name, lost_reason(loser, winner, rule)});
   }
 
-  Result<PlanData> data = build_within(request, serving.front(), options);
+  Result<PlanData> data =
+      build_within(request, serving.front(), static_cast<size_t>(options.max_workspace));
   if (!data.ok()) {
     return data.status();
   }

@@ -1,6 +1,7 @@
 #include "plan/schedule_cpu.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "kernel_api/layout.h"
@@ -19,6 +20,14 @@ constexpr int64_t kBackwardItems = 16;
 // 528, are whole panels of every instruction set.
 constexpr int64_t kLeastForwardItems = 8;
 constexpr int64_t kSmallerTiles[] = {264, 192, 96};
+// Rows of Q and O of a tile may take this much of the L2 cache; K and V stream through it.
+// Measured: fp32 with D = 128 on 512 KiB runs best at 528 rows, which this gives. Tiles are whole
+// panels of every instruction set: 24 rows of AVX2, 12 and 6 of the portable kernels.
+constexpr int64_t kTilePanel = 24;
+constexpr int64_t kLeastTile = 96;
+constexpr int64_t kUnknownL2Bytes = int64_t{512} << 10;
+// Of a larger cache no more is used, so that a worker's scratch stays small (docs: 8 MB a thread).
+constexpr int64_t kMostL2Bytes = int64_t{2} << 20;
 // Shortest key range worth a merge: a merge costs Dv values a row, a range 2 (D + Dv) FLOPs a key.
 constexpr int64_t kForwardSplitKeys = 512;
 constexpr int64_t kDecodeSplitKeys = 512;
@@ -26,6 +35,8 @@ constexpr int64_t kLeastDecodeSplitKeys = 256;
 // Decode: bounds the partial states of long caches, (splits, Hq, rows, Dv + 2).
 constexpr int64_t kMostDecodeItems = 128;
 constexpr int64_t kMostBackwardChunks = 8;
+// Under a workspace limit there may be more chunks, whose dK and dV are smaller.
+constexpr int64_t kMostLimitedChunks = 1024;
 // Partial states of forward, whatever the length: with one thread's scratch below 8 MB.
 constexpr int64_t kMostPartialBytes = int64_t{4} << 20;
 
@@ -44,40 +55,66 @@ void split_keys_evenly(int64_t splits, int64_t seqlen_k, int64_t multiple, Sched
   }
 }
 
-// Most key ranges whose partial states, (splits, Hq, rows, Dv + 2), stay within the limit.
-int64_t most_partial_states(const AttentionProblem& problem, Compute compute) {
-  const int64_t element_bytes = compute == Compute::kF64 ? 8 : 4;
-  const int64_t bytes =
-      query_rows(problem) * problem.sizes.heads_q * (problem.sizes.head_dim_v + 2) * element_bytes;
+int64_t element_bytes(const KernelConfig& config) {
+  return config.compute == Compute::kF64 ? 8 : 4;
+}
+
+// Split lengths are multiples of this.
+int64_t split_multiple(const KernelConfig& config, const Schedule& schedule) {
+  return config.step == StepKind::kDecode ? std::lcm<int64_t>(64, schedule.tile_k)
+                                          : schedule.tile_k;
+}
+
+// Most key ranges whose partial states, (splits, Hq, rows, Dv + 2), stay within the limit. The
+// product of the sizes was checked by validate().
+int64_t most_partial_states(const AttentionProblem& problem, const KernelConfig& config) {
+  const int64_t bytes = query_rows(problem) * problem.sizes.heads_q *
+                        (problem.sizes.head_dim_v + 2) * element_bytes(config);
   return bytes > 0 ? std::max<int64_t>(kMostPartialBytes / bytes, 1) : 1;
 }
 
+// Rows of a forward tile that the device's cache holds, at most the kernel's own tile.
+int64_t cached_tile(const Sizes& sizes, const KernelConfig& config, const DeviceInfo& device) {
+  const int64_t l2_bytes =
+      device.l2_bytes > 0 ? std::min(device.l2_bytes, kMostL2Bytes) : kUnknownL2Bytes;
+  const int64_t row_bytes = (sizes.head_dim + sizes.head_dim_v) * element_bytes(config);
+  const int64_t rows = l2_bytes * 5 / 4 / row_bytes / kTilePanel * kTilePanel;
+  return std::min<int64_t>(std::max(rows, kLeastTile), config.tile_q);
+}
+
 void schedule_forward(const AttentionProblem& problem, const KernelConfig& config,
-                      int64_t max_splits, Schedule& schedule) {
+                      const DeviceInfo& device, Schedule& schedule) {
   const Sizes& s = problem.sizes;
   const auto items_with = [&s](int64_t tile_q) {
     const ItemShape shape = forward_item_shape(s.heads_q / s.heads_kv, s.seqlen_q, tile_q);
     return forward_items(shape, s.batch, s.heads_kv, 1);
   };
+  if (config.tile_q > 0) {
+    schedule.tile_q = cached_tile(s, config, device);
+  }
   int64_t items = items_with(schedule.tile_q);
   // A window's key blocks start where the item's first row does, so tiles may move its bits.
   for (const int64_t tile_q : kSmallerTiles) {
-    if (problem.batch_invariant || items >= kLeastForwardItems || tile_q >= config.tile_q) {
+    if (problem.batch_invariant || items >= kLeastForwardItems) {
       break;
     }
-    schedule.tile_q = tile_q;
-    items = items_with(tile_q);
+    if (tile_q < schedule.tile_q) {
+      schedule.tile_q = tile_q;
+      items = items_with(tile_q);
+    }
   }
   int64_t splits = 1;
   if (!problem.batch_invariant && items > 0 && items < kForwardItems &&
       s.seqlen_k >= 2 * kForwardSplitKeys) {
     splits = std::min(ceil_div(kForwardItems, items), ceil_div(s.seqlen_k, kForwardSplitKeys));
   }
-  split_keys_evenly(std::min(splits, max_splits), s.seqlen_k, schedule.tile_k, schedule);
+  split_keys_evenly(std::min(splits, most_partial_states(problem, config)), s.seqlen_k,
+                    split_multiple(config, schedule), schedule);
   schedule.items = items * schedule.splits;
 }
 
-void schedule_decode(const AttentionProblem& problem, int64_t max_splits, Schedule& schedule) {
+void schedule_decode(const AttentionProblem& problem, const KernelConfig& config,
+                     Schedule& schedule) {
   const Sizes& s = problem.sizes;
   const int64_t heads = s.seqlen_q > 0 ? s.batch * s.heads_kv : 0;
   int64_t splits = 1;
@@ -88,12 +125,13 @@ void schedule_decode(const AttentionProblem& problem, int64_t max_splits, Schedu
         std::min(ceil_div(kMostDecodeItems, heads), ceil_div(s.seqlen_k, kLeastDecodeSplitKeys));
     splits = std::min(wanted, most);
   }
-  split_keys_evenly(std::min(splits, max_splits), s.seqlen_k,
-                    std::lcm<int64_t>(64, schedule.tile_k), schedule);
+  split_keys_evenly(std::min(splits, most_partial_states(problem, config)), s.seqlen_k,
+                    split_multiple(config, schedule), schedule);
   schedule.items = heads * schedule.splits;
 }
 
-void schedule_backward(const AttentionProblem& problem, int64_t max_splits, Schedule& schedule) {
+void schedule_backward(const AttentionProblem& problem, const KernelConfig& config,
+                       Schedule& schedule) {
   const Sizes& s = problem.sizes;
   const int64_t heads = s.batch * s.heads_kv;
   int64_t chunks = 1;
@@ -102,7 +140,7 @@ void schedule_backward(const AttentionProblem& problem, int64_t max_splits, Sche
         std::clamp<int64_t>(s.seqlen_k / kForwardSplitKeys, 1, kMostBackwardChunks);
     chunks = std::clamp<int64_t>(ceil_div(kBackwardItems, heads), 1, most);
   }
-  split_keys_evenly(std::min(chunks, max_splits), s.seqlen_k, schedule.tile_k, schedule);
+  split_keys_evenly(chunks, s.seqlen_k, split_multiple(config, schedule), schedule);
   schedule.items = heads * schedule.splits;
 }
 
@@ -124,24 +162,52 @@ void set_tiles(const Sizes& sizes, const KernelConfig& config, Schedule& schedul
 }  // namespace
 
 Schedule main_schedule(const AttentionProblem& problem, const KernelConfig& config,
-                       int64_t max_splits) {
+                       const DeviceInfo& device) {
   Schedule schedule;
   set_tiles(problem.sizes, config, schedule);
   switch (config.step) {
     case StepKind::kDecode:
-      schedule_decode(problem, std::min(max_splits, most_partial_states(problem, config.compute)),
-                      schedule);
+      schedule_decode(problem, config, schedule);
       break;
     case StepKind::kBackward:
-      schedule_backward(problem, max_splits, schedule);
+      schedule_backward(problem, config, schedule);
       break;
     default:
-      schedule_forward(problem, config,
-                       std::min(max_splits, most_partial_states(problem, config.compute)),
-                       schedule);
+      schedule_forward(problem, config, device, schedule);
       break;
   }
   return schedule;
+}
+
+Schedule with_splits(const AttentionProblem& problem, const KernelConfig& config,
+                     const Schedule& preferred, int64_t splits) {
+  Schedule schedule = preferred;
+  split_keys_evenly(splits, problem.sizes.seqlen_k, split_multiple(config, schedule), schedule);
+  schedule.items = preferred.items / preferred.splits * schedule.splits;
+  return schedule;
+}
+
+std::vector<int64_t> other_split_counts(const AttentionProblem& problem, const KernelConfig& config,
+                                        const Schedule& preferred) {
+  std::vector<int64_t> counts;
+  if (problem.batch_invariant) {
+    return counts;
+  }
+  for (int64_t count = preferred.splits - 1; count >= 1; --count) {
+    counts.push_back(count);
+  }
+  if (config.step == StepKind::kBackward) {
+    const int64_t most =
+        std::min(ceil_div(problem.sizes.seqlen_k, preferred.tile_k), kMostLimitedChunks);
+    for (int64_t count = preferred.splits + 1; count <= most;
+         count = std::max(count + 1, count + count / 8)) {
+      counts.push_back(count);
+    }
+  }
+  std::stable_sort(counts.begin(), counts.end(), [&preferred](int64_t a, int64_t b) {
+    return std::abs(a - preferred.splits) < std::abs(b - preferred.splits);
+  });
+  return counts;
 }
 
 Schedule helper_schedule(const AttentionProblem& problem, const KernelConfig& config,

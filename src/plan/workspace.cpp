@@ -38,9 +38,20 @@ void lay_out_workspace(detail::PlanData& data) {
 
 int default_threads() { return std::max(omp_get_max_threads(), 1); }
 
+int most_workers(const detail::PlanData& data, int threads) {
+  int64_t items = 0;
+  for (const detail::PlanStep& step : data.steps) {
+    items = std::max(items, step.schedule.items);
+  }
+  return static_cast<int>(std::min<int64_t>(threads > 0 ? threads : default_threads(), items));
+}
+
+size_t counter_offset(const detail::PlanData& data, int threads) {
+  return data.shared_bytes + data.thread_stride * static_cast<size_t>(most_workers(data, threads));
+}
+
 size_t workspace_bytes(const detail::PlanData& data, int threads) {
-  const size_t count = static_cast<size_t>(threads > 0 ? threads : default_threads());
-  return data.shared_bytes + data.thread_stride * count + kWorkspaceAlignment;
+  return counter_offset(data, threads) + kWorkspaceAlignment;
 }
 
 }  // namespace rowmax::plan

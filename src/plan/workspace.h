@@ -1,4 +1,4 @@
-// Workspace of a plan: shared regions, then one scratch a thread, then the item counter.
+// Workspace of a plan: shared regions, then one scratch a worker, then the item counter.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,13 @@ inline constexpr size_t kWorkspaceAlignment = 64;
 // Fills region_offset, region_size, shared_bytes, each step's thread_bytes and thread_stride from
 // the problem and the steps.
 void lay_out_workspace(detail::PlanData& data);
+
+// Workers of the widest step with this many threads; 0 means the OpenMP default. Steps never run
+// more workers than they have items.
+int most_workers(const detail::PlanData& data, int threads);
+
+// Where the item counter is, behind the scratches.
+size_t counter_offset(const detail::PlanData& data, int threads);
 
 // Total bytes for a thread count; 0 means the OpenMP default.
 size_t workspace_bytes(const detail::PlanData& data, int threads);

@@ -118,43 +118,54 @@ Status check_storage(const AttentionProblem& p) {
   return check_pages(p);
 }
 
-// Saturating product of sizes that are not negative. Zero factors are taken as one: strides of an
-// empty tensor are still products of the other sizes.
-bool product_fits(std::initializer_list<int64_t> factors) {
+// Largest tensor: what x86-64 can have as physical memory. Every tensor below it leaves room for
+// the multiples of it that workspaces need (schedule_cpu.cpp: at most 1024 key ranges) in 64 bits.
+constexpr int64_t kMostTensorBytes = int64_t{1} << 52;
+
+// Whether a product of sizes that are not negative is at most `most`. Zero factors are taken as
+// one: strides of an empty tensor are still products of the other sizes.
+bool product_fits(int64_t most, std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (const int64_t factor : factors) {
     if (factor > 1 && __builtin_mul_overflow(product, factor, &product)) {
       return false;
     }
   }
-  return true;
+  return product <= most;
 }
 
-// Elements of the (widened to 8 bytes) tensors and of the score matrix must be countable.
+// Tensors (widened to 8 bytes) must be addressable, the score matrix countable. A ragged side has
+// no dense tensor: its lengths are bounds, which only have to be countable.
 Status check_products(const AttentionProblem& p) {
+  constexpr int64_t kCountable = std::numeric_limits<int64_t>::max();
   const Sizes& s = p.sizes;
   const Storage& t = p.storage;
+  const int64_t dim = std::max(s.head_dim, s.head_dim_v);
+  const int64_t most_q = t.query == Source::kDense ? kMostTensorBytes : kCountable;
+  const int64_t most_k = t.key == Source::kDense ? kMostTensorBytes : kCountable;
   const struct {
     const char* name;
     bool fits;
   } products[] = {
       {"batch * seqlen_q * heads_q * max(head_dim, head_dim_v)",
-       product_fits({8, s.batch, s.seqlen_q, s.heads_q, std::max(s.head_dim, s.head_dim_v)})},
+       product_fits(most_q, {8, s.batch, s.seqlen_q, s.heads_q, dim})},
       {"batch * seqlen_k * heads_kv * max(head_dim, head_dim_v)",
-       product_fits({8, s.batch, s.seqlen_k, s.heads_kv, std::max(s.head_dim, s.head_dim_v)})},
+       product_fits(most_k, {8, s.batch, s.seqlen_k, s.heads_kv, dim})},
       {"total_q * heads_q * max(head_dim, head_dim_v)",
-       product_fits({8, t.total_q, s.heads_q, std::max(s.head_dim, s.head_dim_v)})},
+       product_fits(kMostTensorBytes, {8, t.total_q, s.heads_q, dim})},
       {"total_k * heads_kv * max(head_dim, head_dim_v)",
-       product_fits({8, t.total_k, s.heads_kv, std::max(s.head_dim, s.head_dim_v)})},
+       product_fits(kMostTensorBytes, {8, t.total_k, s.heads_kv, dim})},
       {"num_pages * page_size * heads_kv * max(head_dim, head_dim_v)",
-       product_fits({8, t.num_pages, t.page_size, s.heads_kv, std::max(s.head_dim, s.head_dim_v)})},
-      {"batch * max_pages", product_fits({8, s.batch, t.max_pages})},
+       product_fits(kMostTensorBytes, {8, t.num_pages, t.page_size, s.heads_kv, dim})},
+      {"batch * heads_q", product_fits(kMostTensorBytes, {8, s.batch, s.heads_q})},
+      {"batch * max_pages", product_fits(kMostTensorBytes, {8, s.batch, t.max_pages})},
       {"batch * heads_q * seqlen_q * seqlen_k",
-       product_fits({s.batch, s.heads_q, s.seqlen_q, s.seqlen_k})},
+       product_fits(kCountable, {s.batch, s.heads_q, s.seqlen_q, s.seqlen_k})},
   };
   for (const auto& product : products) {
     if (!product.fits) {
-      return broken(product.name, "beyond 64 bits", "products whose bytes fit 64 bits");
+      return broken(product.name, "too large",
+                    "tensors of at most 2^52 bytes, lengths whose products fit 64 bits");
     }
   }
   return {};

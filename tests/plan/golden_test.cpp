@@ -38,6 +38,7 @@ const GoldenCase kCases[] = {
      "dropout=0.1"},
     {"forward_f32_invariant", "avx2", "forward f32 b1 h8 sq1 sk8192 d128 invariant"},
     {"forward_f32_wide", "avx2", "forward f32 b1 h2 s512 d576 dv512"},
+    {"forward_f32_cached_tile", "avx2", "forward f32 b2 h8 s4096 d576 dv512"},
     {"decode_bf16_gqa", "avx2", "forward bf16 b1 hq32 hkv8 sq1 sk8192 d128 causal"},
     {"decode_f32_portable", "portable", "forward f32 b1 h4 sq1 sk8192 d64"},
     {"backward_f32_full", "avx2", "backward f32 b2 h8 s1024 d64"},

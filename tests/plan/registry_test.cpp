@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api/backends.h"
@@ -144,20 +145,56 @@ TEST(Registry, RowsAreWellFormed) {
   }
 }
 
-// Memory beyond inputs and outputs: forward at most 8 MB a thread, whatever the length.
-TEST(Registry, ForwardScratchDoesNotGrowWithTheLength) {
-  constexpr size_t kMostBytes = size_t{8} << 20;
-  for (const char* dtype : {"f32", "bf16", "f64"}) {
-    for (const char* isa : {"portable", "avx2"}) {
-      for (const char* shape : {"b1 h1 s1048576 d128", "b1 h1 s4096 d576", "b1 h8 s65536 d64",
-                                "b1 hq32 hkv8 sq1 sk1048576 d128"}) {
-        const Result<Plan> plan =
-            make_plan_with(problem_of(std::string("forward ") + dtype + " " + shape),
-                           fake_device(isa), {}, all_backends());
-        ASSERT_TRUE(plan.ok()) << plan.status().message();
-        EXPECT_LE(plan->data().thread_stride, kMostBytes) << explain(*plan);
+// Memory beyond inputs and outputs: forward at most 8 MB a thread, whatever the length, head dim
+// and cache, partial states included.
+TEST(Registry, ForwardMemoryDoesNotGrowWithTheLength) {
+  constexpr size_t kMostBytes = 8'000'000;
+  for (const int64_t l2_kib : {0, 256, 512, 1024, 2048, 65536}) {
+    for (const char* dtype : {"f32", "bf16", "f64"}) {
+      for (const char* isa : {"portable", "avx2"}) {
+        for (const char* shape :
+             {"b1 h1 s1048576 d128", "b1 h1 s4096 d576", "b1 h8 s65536 d64", "b4 h8 s4096 d576",
+              "b1 h1 sq300 sk1048576 d576", "b1 h1 sq500 sk1048576 d576 dv512",
+              "b1 hq32 hkv8 sq1 sk1048576 d128", "b1 h1 s4096 d576 invariant"}) {
+          DeviceInfo device = fake_device(isa);
+          device.l2_bytes = l2_kib << 10;
+          const Result<Plan> plan =
+              make_plan_with(problem_of(std::string("forward ") + dtype + " " + shape), device, {},
+                             all_backends());
+          ASSERT_TRUE(plan.ok()) << plan.status().message();
+          EXPECT_LE(plan->workspace_bytes(1), kMostBytes) << explain(*plan);
+        }
       }
     }
+  }
+}
+
+// Backward holds dK and dV of a chunk: where one chunk is too large, more of them may fit, and the
+// nearest count that does is taken.
+TEST(Registry, AWorkspaceLimitMayGiveMoreChunks) {
+  const auto limited_plan = [](const char* line, int64_t bytes) {
+    PlanOptions options;
+    options.max_workspace = bytes;
+    return make_plan_with(problem_of(line), fake_device("avx2"), options, all_backends());
+  };
+  const auto splits = [](const Plan& plan) {
+    return plan.data().steps[plan.data().main_step].schedule.splits;
+  };
+  const char* many_heads = "backward f32 b1 h32 s131072 d128 grads=dk,dv";
+  const Result<Plan> whole = limited_plan(many_heads, 0);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(splits(*whole), 1);
+  const size_t less = whole->workspace_bytes(1) / 2;
+  const Result<Plan> more = limited_plan(many_heads, static_cast<int64_t>(less));
+  ASSERT_TRUE(more.ok()) << more.status().message();
+  EXPECT_GT(splits(*more), 1);
+  EXPECT_LE(more->workspace_bytes(1), less);
+
+  for (const auto& [line, limit] : {std::pair("backward f32 b1 h1 s65536 d128", 300'000'000),
+                                    std::pair("backward f32 b1 h32 s131072 d128", 1'000'000'000)}) {
+    const Result<Plan> plan = limited_plan(line, limit);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_LE(plan->workspace_bytes(1), static_cast<size_t>(limit));
   }
 }
 

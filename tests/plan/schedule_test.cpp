@@ -92,12 +92,15 @@ void check_split_rules(const Sizes& s, const KernelConfig& config, const Schedul
   ASSERT_GE(schedule.splits * schedule.split_len, s.seqlen_k);
 }
 
-void check(const AttentionProblem& problem, const KernelConfig& config, int64_t max_splits) {
-  SCOPED_TRACE(to_string(problem) + " " + config.name + " max splits " +
-               std::to_string(max_splits));
-  const Schedule schedule = plan::main_schedule(problem, config, max_splits);
+// `splits`: 0 for the preferred schedule.
+void check(const AttentionProblem& problem, const KernelConfig& config, int64_t splits) {
+  SCOPED_TRACE(to_string(problem) + " " + config.name + " splits " + std::to_string(splits));
+  Schedule schedule = plan::main_schedule(problem, config, fake_device("avx2"));
+  if (splits > 0) {
+    schedule = plan::with_splits(problem, config, schedule, splits);
+    ASSERT_LE(schedule.splits, splits);
+  }
   check_split_rules(problem.sizes, config, schedule);
-  ASSERT_LE(schedule.splits, max_splits);
   Coverage coverage(problem.sizes);
   if (config.step == StepKind::kForward) {
     enumerate_forward(problem.sizes, schedule, coverage);
@@ -126,7 +129,7 @@ TEST(Schedule, CoversEveryPairOnce) {
             AttentionProblem problem;
             problem.op = config.step == StepKind::kBackward ? Op::kBackward : Op::kForward;
             problem.sizes = {batch, heads_q, heads_kv, seqlen_q, seqlen_k, 8, 8};
-            check(problem, config, INT64_MAX);
+            check(problem, config, 0);
             ASSERT_FALSE(HasFailure());
           }
         }
@@ -135,13 +138,13 @@ TEST(Schedule, CoversEveryPairOnce) {
   }
 }
 
-TEST(Schedule, CoversEveryPairOnceUnderASplitLimit) {
+TEST(Schedule, CoversEveryPairOnceWithOtherSplits) {
   for (const KernelConfig& config : kConfigs) {
-    for (const int64_t max_splits : {1, 2, 3, 5, 7}) {
+    for (const int64_t splits : {1, 2, 3, 5, 7, 40}) {
       AttentionProblem problem;
       problem.op = config.step == StepKind::kBackward ? Op::kBackward : Op::kForward;
       problem.sizes = {1, 2, 1, 33, 9001, 8, 8};
-      check(problem, config, max_splits);
+      check(problem, config, splits);
       ASSERT_FALSE(HasFailure());
     }
   }
@@ -176,7 +179,7 @@ TEST(Schedule, ShortHeadsShareAnItem) {
 }
 
 Schedule schedule_of(const std::string& line, const KernelConfig& config) {
-  return plan::main_schedule(problem_of(line), config, INT64_MAX);
+  return plan::main_schedule(problem_of(line), config, fake_device("avx2"));
 }
 
 TEST(Schedule, SplitsOnlyWhenItemsAreFewAndKeysAreMany) {
@@ -213,6 +216,37 @@ TEST(Schedule, SplitsOnlyWhenItemsAreFewAndKeysAreMany) {
   EXPECT_EQ(schedule_of("backward f32 h1 s8192 d64", backward).splits, 8);
   EXPECT_EQ(schedule_of("backward f32 h1 s1024 d64", backward).splits, 2);
   EXPECT_EQ(schedule_of("backward f32 h1 s1023 d64", backward).splits, 1);
+}
+
+int64_t tile_on(int64_t l2_bytes, const std::string& line, Compute compute) {
+  DeviceInfo device = fake_device("avx2");
+  device.l2_bytes = l2_bytes;
+  KernelConfig config = kConfigs[0];
+  config.tile_q = 528;
+  config.compute = compute;
+  return plan::main_schedule(problem_of(line), config, device).tile_q;
+}
+
+// Forward tiles: Q and O take 1.25 of the L2 cache, in whole panels of 24 rows, 96 to 528 rows.
+TEST(Schedule, ForwardTilesFollowTheCache) {
+  const Compute f32 = Compute::kF32;
+  const Compute f64 = Compute::kF64;
+  const int64_t kib = 1024;
+  const char* narrow = "forward f32 b4 h8 s4096 d128";
+  const char* wide = "forward f32 b4 h8 s4096 d576";
+  EXPECT_EQ(tile_on(512 * kib, narrow, f32), 528);
+  EXPECT_EQ(tile_on(256 * kib, narrow, f32), 312);
+  EXPECT_EQ(tile_on(2048 * kib, narrow, f32), 528);
+  EXPECT_EQ(tile_on(512 * kib, wide, f32), 120);
+  EXPECT_EQ(tile_on(256 * kib, wide, f32), 96);
+  EXPECT_EQ(tile_on(2048 * kib, wide, f32), 528);
+  EXPECT_EQ(tile_on(512 * kib, "forward f64 b4 h8 s4096 d128", f64), 312);
+  EXPECT_EQ(tile_on(2048 * kib, "forward f64 b4 h8 s4096 d576", f64), 264);
+  // Not known; more than is used; one tile whatever the batch.
+  EXPECT_EQ(tile_on(0, wide, f32), tile_on(512 * kib, wide, f32));
+  EXPECT_EQ(tile_on(65536 * kib, "forward f64 b4 h8 s4096 d576", f64), 264);
+  EXPECT_EQ(tile_on(512 * kib, "forward f32 b1 h1 s8 d576 invariant", f32), 120);
+  EXPECT_EQ(tile_on(512 * kib, "forward f32 b64 h8 s4096 d576 invariant", f32), 120);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "api_fixture.h"
 
@@ -320,6 +321,40 @@ TEST(Bind, OutputsInTheGapsOfAnInput) {
   expect_refused(set, "out:", "shares memory with q");
   set.tensors.out.data = buffer + 40;
   expect_refused(set, "out:", "shares memory with q");
+}
+
+TEST(Bind, OutputsOnTopOfTheDropoutState) {
+  TensorSet set(problem_of("forward f32 b2 h2 sq5 sk7 d8 dropout=0.5"));
+  auto* out = static_cast<char*>(set.tensors.out.data);
+  set.tensors.dropout.device_state = reinterpret_cast<const uint64_t*>(out + 16);
+  expect_refused(set, "out:", "shares memory with dropout.device_state");
+  alignas(8) const uint64_t state[2] = {1, 2};
+  set.tensors.dropout.device_state = state;
+  expect_bound(set);
+}
+
+// Inputs too: the workspace is written.
+TEST(Bind, WorkspaceOnTopOfAnything) {
+  TensorSet set(
+      problem_of("backward f32 b2 h2 sq5 sk7 d8 alibi sinks dropout=0.5 dlse "
+                 "grads=dq,dk,dv,dsinks,dslopes"));
+  const uint64_t state[2] = {1, 2};
+  set.tensors.dropout.device_state = state;
+  const AttentionTensors& t = set.tensors;
+  const std::pair<const char*, const void*> tensors[] = {{"q", t.q.data},
+                                                         {"lse", t.lse.data},
+                                                         {"slopes", t.score.slopes.data},
+                                                         {"dropout.device_state", state},
+                                                         {"dlse", t.grad.dlse.data},
+                                                         {"dk", t.grad.dk.data},
+                                                         {"dsinks", t.grad.dsinks.data}};
+  for (const auto& [name, data] : tensors) {
+    const Result<AttentionArgs> args = bind_arguments(set.problem, t, {data, 1});
+    EXPECT_EQ(args.status().code(), StatusCode::kInvalidArgument) << name;
+    const std::string expected = std::string("workspace: shares memory with ") + name + " (";
+    EXPECT_EQ(args.status().message().rfind(expected, 0), 0u) << args.status().message();
+    EXPECT_TRUE(bind_arguments(set.problem, t, {data, 0}).ok());
+  }
 }
 
 TEST(Bind, OffsetsBeyond64Bits) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -195,6 +196,56 @@ TEST(CApi, SmallerStructsMustBeKnown) {
   EXPECT_EQ(read.second, 0);
   const Versioned unknown = {20, 7, 0};
   EXPECT_FALSE(read_versioned("s", &unknown, &read, {16, 24}).ok());
+}
+
+// A size that no struct has is refused before memory behind the struct is looked at.
+TEST(CApi, HugeStructSizesAreRefused) {
+  Message message;
+  rowmax_plan* plan = nullptr;
+  rowmax_problem problem = parsed("forward f32 b1 h1 s4 d8");
+  const size_t huge = size_t{1} << 40;
+  problem.struct_size = huge;
+  expect_refused(rowmax_plan_create(&problem, nullptr, &plan, message.text, kMessageBytes), message,
+                 "problem.struct_size", std::to_string(huge));
+  expect_refused(
+      rowmax_problem_parse("forward f32 b1 h1 s4 d8", &problem, message.text, kMessageBytes),
+      message, "problem.struct_size", "65536");
+  EXPECT_EQ(problem.struct_size, huge);
+}
+
+// The parser fills what the caller's struct has: a newer one ends in zeros.
+TEST(CApi, ParseFillsALargerStruct) {
+  struct Larger {
+    rowmax_problem known;
+    int64_t added;
+    int64_t behind;
+  };
+  Larger larger = {};
+  larger.known.struct_size = offsetof(Larger, behind);
+  larger.added = -1;
+  larger.behind = 5;
+  Message message;
+  ASSERT_EQ(
+      rowmax_problem_parse("forward f32 b1 h3 s4 d8", &larger.known, message.text, kMessageBytes),
+      ROWMAX_OK)
+      << message.text;
+  EXPECT_EQ(larger.known.struct_size, offsetof(Larger, behind));
+  EXPECT_EQ(larger.known.heads_q, 3);
+  EXPECT_EQ(larger.added, 0);
+  EXPECT_EQ(larger.behind, 5);
+}
+
+TEST(CApi, ReservedPlanOptionsAreRefused) {
+  const rowmax_problem problem = parsed("forward f32 b1 h1 s4 d8");
+  for (const int field : {0, 1}) {
+    rowmax_plan_options options = {};
+    options.struct_size = sizeof(options);
+    options.reserved[field] = 4;
+    rowmax_plan* plan = nullptr;
+    Message message;
+    expect_refused(rowmax_plan_create(&problem, &options, &plan, message.text, kMessageBytes),
+                   message, "options.reserved", "is 4");
+  }
 }
 
 TEST(CApi, FieldsOutOfRange) {

@@ -4,9 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "api_fixture.h"
@@ -165,6 +168,76 @@ TEST(Execute, AnExecutorThatDropsWorkersIsReported) {
   EXPECT_EQ(status.message().rfind("parallel_for: ran 1 workers", 0), 0u) << status.message();
 }
 
+void throw_no_memory(const KernelLaunch& /*launch*/, int worker) {
+  if (worker == 1) {
+    throw std::bad_alloc();
+  }
+}
+
+void throw_something(const KernelLaunch& /*launch*/, int worker) {
+  if (worker == 1) {
+    throw 7;
+  }
+}
+
+// A worker that throws must not end the process; the step's other workers still finish.
+TEST(Execute, ExceptionsOfAWorkerBecomeAStatus) {
+  const KernelEntry no_memory = {{.name = "no_memory"}, nullptr, nullptr, throw_no_memory};
+  const KernelEntry something = {{.name = "something"}, nullptr, nullptr, throw_something};
+  for (const bool own_executor : {false, true}) {
+    for (const auto& [kernel, code] : {std::pair(&no_memory, StatusCode::kOutOfMemory),
+                                       std::pair(&something, StatusCode::kInternal)}) {
+      auto data = std::make_shared<detail::PlanData>(counting_plan(kItems).data());
+      data->steps.front().kernel = kernel;
+      const Plan plan{data};
+      TensorSet set(counting_problem());
+      Executor executor;
+      ExecuteOptions options;
+      options.threads = 3;
+      options.parallel_for = own_executor ? run_with_threads : nullptr;
+      options.parallel_context = &executor;
+      const Workspace workspace(plan, 3);
+      const Status status =
+          execute(plan, set.tensors, workspace.data(), workspace.bytes(), options);
+      EXPECT_EQ(status.code(), code);
+      EXPECT_EQ(status.message().rfind(kernel->config.name, 0), 0u) << status.message();
+    }
+  }
+}
+
+// More threads than items: the counter lies behind the scratches of workers that can run.
+TEST(Execute, TheWorkspaceHoldsNoScratchForIdleThreads) {
+  const Plan plan = counting_plan(2);
+  EXPECT_EQ(plan.workspace_bytes(16), plan.workspace_bytes(2));
+  ExecuteOptions options;
+  options.threads = 16;
+  EXPECT_EQ(sum(run_counting(plan, options, 2)), 2);
+}
+
+TEST(Execute, AWorkspaceOnTopOfATensorIsRefused) {
+  const Plan plan = counting_plan(kItems);
+  const size_t bytes = plan.workspace_bytes(1);
+  ExecuteOptions options;
+  options.threads = 1;
+  for (const char* name : {"q", "out"}) {
+    TensorSet set(counting_problem());
+    auto* memory = static_cast<char*>(set.allocate(bytes + kItems * sizeof(float)));
+    char* inside = memory + bytes - sizeof(float);  // the workspace's last value
+    if (std::string(name) == "q") {
+      set.tensors.q.data = inside;
+    } else {
+      set.tensors.out.data = inside;
+    }
+    const Status status = execute(plan, set.tensors, memory, bytes, options);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message().rfind(std::string("workspace: shares memory with ") + name, 0), 0u)
+        << status.message();
+    set.tensors.q.data = name[0] == 'q' ? memory + bytes : set.tensors.q.data;
+    set.tensors.out.data = name[0] == 'o' ? memory + bytes : set.tensors.out.data;
+    EXPECT_TRUE(execute(plan, set.tensors, memory, bytes, options).ok());  // right behind it
+  }
+}
+
 TEST(Execute, WorkspaceErrorsNameTheBytes) {
   const Plan plan = counting_plan(kItems);
   TensorSet set(counting_problem());
@@ -234,6 +307,24 @@ TEST(Execute, WorksInAForkedChildAfterAParallelRun) {
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(sum(run_counting(plan, options, kItems)), 4);  // the parent is not disturbed
+}
+
+// ROWMAX_EXPLAIN=1 prints every plan; nothing else does.
+TEST(MakePlan, ExplainsItselfOnRequest) {
+  const AttentionProblem problem = problem_of("forward f32 b1 h1 s4 d8");
+  const auto printed = [&problem] {
+    ::testing::internal::CaptureStderr();
+    const Result<Plan> plan = make_plan(problem);
+    EXPECT_TRUE(plan.ok());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(printed(), "");
+  setenv("ROWMAX_EXPLAIN", "1", 1);
+  const std::string text = printed();
+  setenv("ROWMAX_EXPLAIN", "0", 1);
+  EXPECT_EQ(printed(), "");
+  unsetenv("ROWMAX_EXPLAIN");
+  EXPECT_EQ(text, explain(*make_plan(problem)));
 }
 
 // out = v for one key, whatever q and k are; LSE = its score.

@@ -219,6 +219,15 @@ TEST(ProblemRules, EmptySizesAreLegal) {
   }
 }
 
+// Upper bounds of ragged lengths are not sizes of a tensor.
+TEST(ProblemRules, RaggedBoundsMayBeLoose) {
+  const char* line = "forward f32 b1000 h32 s2147483647 d128 ragged_q=50000 ragged_k=50000";
+  EXPECT_FALSE(validate(parsed(line)).ok());  // the score matrix is not countable
+  const char* fewer =
+      "forward f32 b1000 h32 sq2147483647 sk4096 d128 ragged_q=50000 ragged_k=50000";
+  EXPECT_TRUE(validate(parsed(fewer)).ok()) << validate(parsed(fewer)).message();
+}
+
 TEST(ProblemRules, BlockMaskIsLegal) {
   EXPECT_TRUE(validate(parsed("forward f32 h1 s8 d8 blockmask")).ok());
 }
@@ -240,6 +249,10 @@ TEST(ProblemRules, BrokenRulesNameTheArgument) {
       {"forward f32 s4 d8 dv-2", "head_dim_v is -2"},
       {"forward f32 b100 h100 s1000000000 d8", "batch * heads_q * seqlen_q * seqlen_k"},
       {"forward f32 b9000000000 h9000000000 s1 d8", "batch * seqlen_q * heads_q"},
+      {"forward f64 h268435456 sq2147483647 sk1 d1", "batch * seqlen_q * heads_q"},
+      {"forward f64 h268435456 sq1 sk2147483647 d1", "batch * seqlen_k * heads_kv"},
+      {"forward f64 b1125899906842624 h1 s1 d1 ragged_q=9 ragged_k=9", "batch * heads_q"},
+      {"forward f32 h2 s4 d8 ragged_q=90000000000000", "total_q * heads_q"},
       {"forward f32 s4 d8 ragged_q=-1", "total_q is -1"},
       {"forward f32 s4 d8 ragged_k=-1", "total_k is -1"},
       {"forward f32 s4 d8 ragged_k=9000000000000000000", "total_k * heads_kv"},
