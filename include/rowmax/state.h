@@ -32,7 +32,8 @@ ROWMAX_API Status state_from_output(const float* out, int64_t out_stride, const 
                                     const AttentionState& into);
 
 // out = o / (l + exp(sink - m)), lse = m + log(l + exp(sink - m)); `sinks` has one logit per row or
-// is null. Empty rows: out = 0, lse = -inf or the sink. `lse` may be null; out may alias state.o.
+// is null. Empty rows: out = 0, lse = -inf or the sink. `lse` may be null. `out` may be state.o
+// itself, with the same stride between rows, and must not overlap it in any other way.
 ROWMAX_API Status finalize(const AttentionState& state, const float* sinks, float* out,
                            int64_t out_stride, float* lse);
 

@@ -136,7 +136,7 @@ struct FinishedRow {
 };
 
 FinishedRow finish(const RowStatistics& row, float sink) {
-  if (row.empty()) {
+  if (row.empty() || sink == -kNegativeInfinity) {
     return {0.0f, 1.0f, sink};
   }
   if (sink == kNegativeInfinity) {
@@ -215,6 +215,11 @@ Status finalize(const AttentionState& state, const float* sinks, float* out, int
   if (state.rows > 0 && state.dims > 0 && out == nullptr) {
     return Status::invalid(fmt::format("out: null; accepted: a pointer to {} rows of {} values",
                                        state.rows, state.dims));
+  }
+  if (state.rows > 1 && state.dims > 0 && out == state.o && out_stride != state.o_stride) {
+    return Status::invalid(
+        fmt::format("out_stride: is {}; accepted: {}, since `out` is the state's own o", out_stride,
+                    state.o_stride));
   }
   for (int64_t row = 0; row < state.rows; ++row) {
     const RowStatistics statistics = row_of(state, row);
