@@ -1,6 +1,7 @@
 // The pass rule of docs/numerics.md and every constant in it. No test holds a tolerance of its own.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -45,6 +46,14 @@ double finite_difference_limit(double loss) {
   const double stored = sizeof(T) == sizeof(double) ? 0.0 : epsilon_of(DType::kF32);
   return kThirdDerivative * step * step +
          kBoundFactor * epsilon_of(DType::kF64) * magnitude / step + kBoundFactor * stored;
+}
+
+// Distance of states merged from `parts` pieces, fp32, from the state of the whole, for values of
+// order one: a rounding per part, and exponentials whose arguments are differences of statistics
+// (m and LSE, of magnitude up to `largest`), each rounded when it was stored.
+inline double merge_limit(int64_t parts, double largest) {
+  return kBoundFactor * epsilon_of(DType::kF32) / 2.0 *
+         (kExpRoundings + 1.0 + std::sqrt(static_cast<double>(parts)) + 2.0 * largest);
 }
 
 // Error bounds of one output, element by element in dense order, before kBoundFactor; and the
