@@ -72,7 +72,8 @@ ROWMAX_INLINE void exp2_rows(const typename V::R (&x)[U], typename V::R (&out)[U
   } else {
 #pragma GCC unroll 8
     for (int u = 0; u < U; ++u) {
-      out[u] = exp2_checked<V>(x[u]);
+      // P <= 1: where |LSE| is huge its rounding alone may put x far above 0. NaN stays NaN.
+      out[u] = exp2_checked<V>(V::min(V::zero(), x[u]));
     }
   }
 }

@@ -108,7 +108,7 @@ void run_row_stats_item(const KernelLaunch& launch, int64_t b, int64_t h, int64_
         dsink += (sink == l ? 1.0 : __builtin_exp(sink - l)) * (dl - sum);
       }
       delta[at + i] = static_cast<E>(sum - dl);
-      lse[at + i] = static_cast<E>(l * kLog2E);  // +inf, from a sink of +inf: P = 0 again
+      lse[at + i] = to_element<E>(l * kLog2E);  // +inf, from a sink of +inf: P = 0 again
     }
   }
   if (wants_sinks) {

@@ -159,7 +159,8 @@ ROWMAX_NOINLINE inline void transpose_operand(const typename S::T* src, int64_t 
 }
 
 // s += bias * log2(e) over `count` elements (whole vectors are read and written), -inf where the
-// bias is. A finite product and a finite bias have a sum above -inf; an infinite product stays.
+// bias is. A finite product and a finite bias have a finite sum, which saturates at the range of E;
+// infinities stay.
 template <class V>
 ROWMAX_NOINLINE inline void add_bias_values(int64_t count, const typename V::E* bias,
                                             typename V::E* s) {
@@ -167,12 +168,17 @@ ROWMAX_NOINLINE inline void add_bias_values(int64_t count, const typename V::E* 
   const E largest = sizeof(E) == 4 ? E(3.4028234663852886e38) : E(1.7976931348623157e308);
   const auto hidden = V::set1(-E(__builtin_inf()));
   const auto floor = V::set1(-largest);
+  const auto ceiling = V::set1(largest);
   const auto factor = V::set1(E(kLog2E));
+  const auto clamp = [&](auto value) __attribute__((always_inline)) {
+    return V::max(floor, V::min(ceiling, value));
+  };
   for (int64_t x = 0; x < count; x += V::W) {
     const auto raw = V::load(bias + x);
     const auto product = V::load(s + x);
-    auto sum = V::add(product, V::max(floor, V::mul(raw, factor)));
-    sum = V::select(V::ge(product, floor), V::max(floor, sum), sum);
+    auto sum = V::add(product, clamp(V::mul(raw, factor)));
+    sum = V::select(V::both(V::ge(product, floor), V::le(product, ceiling)), clamp(sum), sum);
+    sum = V::select(V::eq(V::abs(raw), V::sub(V::zero(), hidden)), V::add(product, raw), sum);
     V::store(s + x, V::select(V::eq(raw, hidden), hidden, sum));
   }
 }
