@@ -214,8 +214,11 @@ void BoundBuilder::forward_row(const SequenceExtent& extent, const RowId& id, Ke
   common += u_ * sums + floor_ * static_cast<double>(keys_.size());
   const int64_t flat_row = flat_query_row(args_, extent, id.b, id.i);
   if (written(Output::kLse)) {
+    const double saturated =
+        problem_.dtype == DType::kF64 ? 0.0 : std::fabs(softmax_.lse) - kLargestScoreF32;
     *at(Output::kLse, id.head * flat_query_rows(args_) + flat_row) =
-        common + u_ * (kLogRoundings + 2.0 * std::fabs(softmax_.lse) + 2.0 * std::fabs(max));
+        common + u_ * (kLogRoundings + 2.0 * std::fabs(softmax_.lse) + 2.0 * std::fabs(max)) +
+        std::max(saturated, 0.0);
   }
   const int64_t flat = (flat_row * shape.heads_q + id.head) * shape.head_dim_v;
   for (size_t n = 0; n < keys_.size(); ++n) {

@@ -29,6 +29,10 @@ inline constexpr double kTanhRoundings = 4.0;     // own tanh (2), division and 
 inline constexpr double kProbabilityFloorF32 = 0x1p-100;
 inline constexpr double kProbabilityFloorF64 = 0x1p-1022;
 
+// fp32 kernels hold scores in base 2, where the largest fp32 number is this natural one. Scores
+// beyond it, which only a bias makes, saturate.
+inline constexpr double kLargestScoreF32 = 0x1.fffffep127 * 0.6931471805599453;
+
 // Central differences of an fp64 loss: the step that balances truncation (step^2) and rounding
 // (eps64 / step) for an fp64 parameter; a power of two that fp32 parameters hold for theirs.
 template <class T>

@@ -400,7 +400,8 @@ class Binder {
     }
     if (wanted(backward() && want.dslopes, t.dslopes, slopes_rule("dslopes"), Access::kWrite,
                reason)) {
-      g.dslopes = static_cast<float*>(t.dslopes.data);
+      // One per batch element of an empty batch: there is nothing to write.
+      g.dslopes = element_count(t.dslopes) > 0 ? static_cast<float*>(t.dslopes.data) : nullptr;
       g.dslope_batch = problem_.score.alibi_per_batch ? kernel_stride(t.dslopes, 0) : 0;
       g.dslope_head = kernel_stride(t.dslopes, t.dslopes.rank - 1);
     }
