@@ -41,10 +41,15 @@ TEST(Attend, RealTensorsPassTheCheckInEveryType) {
 }
 
 TEST(Attend, BackwardOfRealTensorsUsesASeededGradient) {
-  const ProcessResult result = run_command({"attend", kDense, "--check", "--backward", "--causal"});
-  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_NE(result.out.find("seeded Gaussian"), std::string::npos);
-  EXPECT_NE(result.out.find("dq"), std::string::npos);
+  for (const std::string& file : {kDense, kVarlen}) {
+    for (const char* dtype : {"f32", "bf16", "f16"}) {
+      const ProcessResult result =
+          run_command({"attend", file, "--dtype", dtype, "--backward", "--causal", "--check"});
+      EXPECT_EQ(result.exit_code, 0) << file << " " << dtype << "\n" << result.out << result.err;
+      EXPECT_NE(result.out.find("seeded Gaussian"), std::string::npos);
+      EXPECT_NE(result.out.find("dq"), std::string::npos);
+    }
+  }
 }
 
 TEST(Attend, WritesOutAndLse) {
@@ -92,20 +97,51 @@ TEST(Attend, PrintsOneJsonObject) {
   EXPECT_EQ(json["passes"][1]["checks"].size(), 3u);
 }
 
-TEST(Attend, ResultsDoNotDependOnThreads) {
+// The output files of a command line are the same bytes for any number of threads.
+void expect_same_files(const std::vector<std::string>& words) {
   const TemporaryFolder folder;
   std::string first;
   for (const char* threads : {"1", "2", "3", "7", "16"}) {
     const std::string out = folder.path(std::string("out") + threads);
-    const ProcessResult result =
-        run_command({"attend", kVarlen, "--causal", "--threads", threads, "--out", out});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> arguments = {"attend"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    arguments.insert(arguments.end(), {"--threads", threads, "--out", out});
+    const ProcessResult result = run_command(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     const Result<Buffer> bytes = read_file(out);
     ASSERT_TRUE(bytes.ok());
     const std::string content(bytes->data(), bytes->bytes());
     first = first.empty() ? content : first;
-    EXPECT_TRUE(content == first) << threads << " threads";
+    EXPECT_TRUE(content == first) << words[0] << ": " << threads << " threads";
   }
+}
+
+TEST(Attend, ResultsDoNotDependOnThreads) {
+  expect_same_files({kVarlen, "--causal"});
+  expect_same_files({kDense, "--dtype", "f32"});
+  expect_same_files({kDense, "--dtype", "bf16", "--causal"});
+}
+
+// A copy of a file with a 'do' beside its q: the same values.
+std::string with_gradient(const TemporaryFolder& folder, const std::string& path) {
+  const Buffer bytes = std::move(read_file(path).value());
+  const std::string image(bytes.data(), bytes.bytes());
+  uint64_t header_size = 0;
+  image.copy(reinterpret_cast<char*>(&header_size), sizeof(header_size));
+  Json header = Json::parse(image.substr(sizeof(header_size), header_size));
+  const std::string data = image.substr(sizeof(header_size) + header_size);
+  const size_t begin = header["q"]["data_offsets"][0].get<size_t>();
+  const size_t size = header["q"]["data_offsets"][1].get<size_t>() - begin;
+  header["do"] = header["q"];
+  header["do"]["data_offsets"] = {data.size(), data.size() + size};
+  return folder.write("with_do.safetensors",
+                      safetensors_image(header.dump(), data + data.substr(begin, size)));
+}
+
+TEST(Attend, GradientsDoNotDependOnThreads) {
+  const TemporaryFolder folder;
+  const std::string file = with_gradient(folder, kVarlen);
+  expect_same_files({file, "--dtype", "f16", "--backward", "--causal"});
 }
 
 TEST(Attend, ReadsNpyTriplesInEitherOrder) {
