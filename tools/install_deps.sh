@@ -7,7 +7,7 @@
 set -euo pipefail
 
 declare -A packages=(
-  [build]="cmake ninja-build g++ git python3 libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev"
+  [build]="make cmake ninja-build g++ git python3 libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev"
   [lint]="clang-format-14 python3 binutils git"
   [cross]="g++-aarch64-linux-gnu"
 )
@@ -18,7 +18,7 @@ if [[ -z ${packages[$set_name]:-} ]]; then
 fi
 
 if ! command -v dpkg-query > /dev/null; then
-  echo "install_deps: no Debian packages here; CMake fetches the libraries. Needed: cmake >= 3.25, ninja, a C++20 compiler with OpenMP, python3."
+  echo "install_deps: no Debian packages here; CMake fetches the libraries. Needed: make, cmake >= 3.25, ninja, a C++20 compiler with OpenMP, python3."
   exit 0
 fi
 missing=()

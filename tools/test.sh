@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# `make test`: release build with every test, then the sanitizers, then the aarch64 compile check.
-# Prints a table of seconds per stage; the last line sums up the tests. Exits 1 if anything failed.
-#   tools/test.sh [STAGE...]    release objects readme asan tsan aarch64 (default: all)
+# `make test`: release build with every test, its objects and tables, random problems, what the units
+# take to compile; then the sanitizers, then the aarch64 compile check. Prints a table of seconds per
+# stage; the last line sums up the tests. Exits 1 if anything failed.
+#   tools/test.sh [STAGE...]    release rows objects readme fuzz budget asan tsan aarch64 (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 jobs=${JOBS:-$(nproc)}
 stages=("$@")
 if [[ ${#stages[@]} -eq 0 ]]; then
-  stages=(release objects readme asan tsan aarch64)
+  stages=(release rows objects readme fuzz budget asan tsan aarch64)
 fi
 mkdir -p build
 passed=0
@@ -47,12 +48,26 @@ build_and_test() {
 }
 
 stage_release() { build_and_test release; }
+# Every main kernel of instances.def has its numeric tests in this build.
+stage_rows() { python3 tools/check_registry_tests.py build/release; }
 stage_objects() { python3 tools/check_isa_objects.py build/release; }
 # The generated tables of README.md are those of this tree.
 stage_readme() { python3 tools/update_readme.py --check build/release; }
+# Random problems against the oracle, a fixed seed, within four minutes; a counter that stays zero
+# fails. Other seeds are for a release.
+stage_fuzz() {
+  local log=build/test-fuzz.log
+  build/release/apps/rowmax/rowmax verify --suite fuzz --count 2000 --seconds 240 --seed 20261130 > "$log" 2>&1
+  local rc=$?
+  grep -A 9 '^FAIL ' "$log"
+  grep 'NEVER$' "$log"
+  grep -E '^[0-9]+ cases, [0-9]+ failed' "$log"
+  return $rc
+}
+stage_budget() { python3 tools/check_compile_budget.py build/release; }
 stage_asan() {
   export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-  build_and_test asan -L 'unit|numeric|cli' -LE 'slow|consumer'
+  build_and_test asan -L 'unit|plan|numeric|cli' -LE 'slow|consumer'
 }
 # Tests of threads, by name. The library runs plain threads under this sanitizer, because GCC's
 # OpenMP runtime is not built for it.
