@@ -137,8 +137,8 @@ struct AttentionProblem {
   Storage storage;
   Band band;
   ScoreOptions score;
-  Gradients gradients;           // backward only
-  bool lse = true;               // forward: LSE is written. Backward always reads it.
+  Gradients gradients;  // backward only
+  bool lse = true;      // forward: LSE is written. Backward always reads it.
   // A row's bits do not depend on what else is in the batch, on one device: the tiles of forward
   // follow its caches.
   bool batch_invariant = false;
