@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Rules of the tree: include layers, sizes, comments, literals, registries, documentation.
+"""Rules of the tree: include layers, sizes, comments, literals, documentation.
 
 Prints one line per violation and exits 1 if there is any.
   tools/check_tree.py [CHECK...]     all checks, or those named; --list prints their names
 """
+import ast
 import concurrent.futures
+import fractions
 import hashlib
 import os
 import pathlib
@@ -36,10 +38,26 @@ LAYERS = {
     "python": [],
     "bench": ["src/kernel_api", "src/core", "src/problem", "testkit"],
     "tests/consumer": [],
-    "tests": ["src", "testkit", "apps"],
+    "tests/cli": ["apps", "testkit"],
+    "tests/numeric": ["src/kernel_api", "testkit"],
+    "tests/plan": ["src/kernel_api", "src/plan", "testkit"],
+    "tests/unit": ["src/kernel_api", "testkit"],
+    "tests": [],
 }
-# Files that are wider than their folder, with the reason.
-LAYER_EXCEPTIONS = {}
+# Files that are wider than their folder: tests of an internal unit, and those that need the list of
+# all kernels or the generator of dropout to compare with.
+LAYER_EXCEPTIONS = {
+    "tests/numeric/runs.cpp": ["src/api/backends.h"],
+    "tests/numeric/dropout_test.cpp": ["src/problem/philox.h"],
+    "tests/plan/golden_test.cpp": ["src/api/backends.h"],
+    "tests/plan/registry_test.cpp": ["src/api/backends.h"],
+    "tests/unit/band_test.cpp": ["src/problem/band.h"],
+    "tests/unit/bind_test.cpp": ["src/api/bind.h"],
+    "tests/unit/c_api_test.cpp": ["src/api/c_problem.h"],
+    "tests/unit/reference_test.cpp": ["src/backend/reference/registry.h", "src/api/bind.h",
+                                      "src/core/half.h"],
+    "tests/unit/tensor_check_test.cpp": ["src/api/tensor_check.h"],
+}
 
 # Kernel units are compiled once per instruction set: anything that could emit a weak symbol outside
 # the unit's own namespace stays out.
@@ -174,6 +192,13 @@ def check_code_sizes():
             if len(parameters) > MAX_TEMPLATE or bools > MAX_TEMPLATE_BOOL:
                 yield (f"{path}:{line_of(code, offset)}: {len(parameters)} template parameters, "
                        f"{bools} of them bool; at most {MAX_TEMPLATE} and {MAX_TEMPLATE_BOOL}")
+    for path in tracked({".py"}):
+        for node in ast.walk(ast.parse(read(path))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = node.end_lineno - node.lineno + 1
+                if lines > MAX_FUNCTION:
+                    yield (f"{path}:{node.lineno}: {node.name} has {lines} lines, at most "
+                           f"{MAX_FUNCTION}")
 
 
 # ---- text ----------------------------------------------------------------------------------------
@@ -231,17 +256,46 @@ TOLERANCE = re.compile(
 COMPARISON = re.compile(r"_(?:NEAR|LT|LE|GT|GE)\b|\s[<>]=?\s|tol|eps|err|limit|bound", re.I)
 
 
+# An upper limit of a difference, and an equality up to rounding with a number that is itself rounded.
+LIMIT = re.compile(r"\b(?:EXPECT|ASSERT)_(?:LT|LE)\s*\([^;]*,\s*-?(?:\d+\.\d*|\.\d+)f?\s*\)")
+ROUNDED_EQUALITY = re.compile(r"\b(?:EXPECT|ASSERT)_(?:FLOAT|DOUBLE)_EQ\s*\([^;]*;")
+# Outside the tests a small number is a tolerance where a value is compared with it.
+COMPARED = re.compile(r"[<>]=?\s*\d+(?:\.\d*)?e-\d+|\b(?:tol|eps|err)\w*\s*[<>=]+\s*[0-9.]+e-\d+", re.I)
+PYTHON_TOLERANCE = re.compile(r"\b(?:rtol|atol|allclose|isclose)\b")
+# Units of time that are shown, not limits.
+DISPLAY = {"apps/rowmax/plot.cpp", "apps/rowmax/table.cpp"}
+
+
+def is_rounded(literal):
+    """Whether a decimal number is not the sum of a few powers of two."""
+    value = fractions.Fraction(literal)
+    return value.denominator & (value.denominator - 1) != 0
+
+
+def tolerances_of_a_test(code):
+    for match in TOLERANCE.finditer(code):
+        begin = max(code.rfind(c, 0, match.start()) for c in ";{}")
+        end = code.find(";", match.end())
+        if COMPARISON.search(code[begin:end]):
+            yield match
+    yield from LIMIT.finditer(code)
+    for match in ROUNDED_EQUALITY.finditer(code):
+        if any(is_rounded(x) for x in re.findall(r"\b\d+\.\d+", match.group(0))):
+            yield match
+
+
 def check_tolerances():
-    """Tests only: testkit/numerics.* holds the limits, the rest of the kit holds input values."""
-    for path in tracked({".h", ".cpp", ".c"}):
-        if path.parts[0] != "tests":
+    """testkit/numerics.* holds the limits; the rest of the kit holds input values."""
+    for path in tracked({".h", ".cpp", ".c", ".py"}):
+        if path.parts[0] not in ("tests", "bench", "apps") or str(path) in DISPLAY:
             continue
-        code = code_only(read(path))
-        for match in TOLERANCE.finditer(code):
-            begin = max(code.rfind(c, 0, match.start()) for c in ";{}")
-            end = code.find(";", match.end())
-            if COMPARISON.search(code[begin:end]):
-                yield f"{path}:{line_of(code, match.start())}: tolerance literal: {match.group(0)[:60]}"
+        text = read(path)
+        code = text if path.suffix == ".py" else code_only(text)
+        found = (PYTHON_TOLERANCE.finditer(code) if path.suffix == ".py" else
+                 tolerances_of_a_test(code) if path.parts[0] == "tests" else
+                 COMPARED.finditer(code))
+        for match in found:
+            yield f"{path}:{line_of(code, match.start())}: tolerance literal: {match.group(0)[:60]}"
 
 
 ALLOWED_HOSTS = {
@@ -270,37 +324,41 @@ def check_machine_text():
                     yield f"{path}:{number}: host {host} is not on the list of tools/check_tree.py"
 
 
-# ---- registries and documentation -----------------------------------------------------------------
-def check_registry_rows():
-    texts = {path: read(path) for path in tracked({".cpp", ".h", ".txt"}) if path.parts[0] == "tests"}
-    # A test that walks the registry and forces every row covers them all.
-    walks = any(".kernels" in text and "force_kernel" in text for text in texts.values())
-    for path in tracked({".def"}):
-        for match in re.finditer(r"^ROWMAX_INSTANCE\(\s*(\w+)\s*,\s*(\w+)", read(path), re.M):
-            row = f"{match.group(2)}_{match.group(1)}"
-            if not walks and not any(row in text for text in texts.values()):
-                yield f"{path}:{line_of(match.string, match.start())}: no test names {row}"
+# ---- documentation ---------------------------------------------------------------------------------
+def is_comment(line):
+    line = line.strip()
+    return line.startswith(("//", "/*", "*")) or line.endswith("*/")
 
 
 def check_public_documentation():
-    """A public declaration follows a comment, or another declaration of the same group."""
+    """A public declaration follows a comment or carries one; functions in a row share it."""
     for path in tracked({".h"}):
         if not str(path).startswith("include/"):
             continue
         lines = read(path).split("\n")
-        depth = 0
+        documented = False  # the last function was, and no line came in between
+        end = -1            # its last line
         for i, line in enumerate(lines):
-            code = code_only(line)
-            starts = re.match(r"(ROWMAX_API|struct|class|enum|union|typedef|constexpr|inline)\b", line)
-            if starts and not code.rstrip().endswith("};") and not re.match(
-                    r"(struct|class)\s+\w+;", line):
-                previous = lines[i - 1].strip() if i > 0 else ""
-                template = previous.startswith("template")
-                above = lines[i - 2].strip() if template and i > 1 else previous
-                if above in ("", "namespace rowmax {", "}", 'extern "C" {') and "//" not in line \
-                        and "/*" not in line:
-                    yield f"{path}:{i + 1}: undocumented: {line.strip()[:70]}"
-            depth += code.count("{") - code.count("}")
+            function = re.match(r"\s*(friend )?ROWMAX_API\b", line)
+            other = re.match(r"(struct|class|enum|union|typedef|constexpr|inline)\b", line)
+            if not (function or other) or re.match(r"(struct|class)\s+\w+;", line):
+                continue
+            last = i
+            while function and last + 1 < len(lines) and not re.search(r"[;{]", lines[last]):
+                last += 1
+            above = i - 1
+            while lines[above].strip().startswith("template"):
+                above -= 1
+            own = is_comment(lines[above]) or any(
+                "//" in s or "/*" in s for s in lines[i:last + 1])
+            shared = above == end and documented
+            if other:  # a type may follow the line that it belongs to, as an enum its typedef
+                alone = lines[above].strip() in ("", "namespace rowmax {", "}", 'extern "C" {')
+                own = own or not alone or code_only(line).rstrip().endswith("};")
+            if not own and not shared:
+                yield f"{path}:{i + 1}: undocumented: {line.strip()[:70]}"
+            if function:
+                documented, end = own or shared, last
 
 
 # ---- headers compile alone ------------------------------------------------------------------------
@@ -314,16 +372,17 @@ def closure(path, seen):
             closure(target, seen)
 
 
-def header_command(path):
+# How a header is compiled: for the portable vectors, or for those of AVX2.
+def header_command(path, isa="portable"):
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra",
                "-Wno-missing-field-initializers", "-I.", "-Iinclude", "-Isrc", "-fopenmp", "-x",
                "c++"]
     if path.parts[0] in ("apps", "tests"):
         command += [f"-I{path.parent}", "-Iapps/rowmax", "-Itests"]
     if re.search(r"backend/cpu/.*-inl\.h$", str(path)):
-        command += ["-DROWMAX_ISA=portable",
-                    '-DROWMAX_ISA_HEADER="backend/cpu/simd/portable.h"']
-    if path.name.startswith("avx2"):
+        command += [f"-DROWMAX_ISA={isa}",
+                    f'-DROWMAX_ISA_HEADER="backend/cpu/simd/{isa}.h"']
+    if path.name.startswith("avx2") or isa == "avx2":
         command += ["-mavx2", "-mfma", "-mf16c"]
     return command
 
@@ -334,29 +393,35 @@ def check_headers_alone():
     compiler = subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True,
                               check=True).stdout
 
-    def compile_alone(path):
-        if path.name.startswith("avx2") and os.uname().machine not in ("x86_64", "AMD64"):
-            return None
+    def compile_alone(task):
+        path, isa = task
         files = set()
         closure(path, files)
-        digest = hashlib.sha256(compiler + " ".join(header_command(path)).encode())
+        digest = hashlib.sha256(compiler + " ".join(header_command(path, isa)).encode())
         for name in sorted(files):
             digest.update(str(name).encode() + (ROOT / name).read_bytes())
         stamp = cache / digest.hexdigest()
         if stamp.exists():
             return None
-        result = subprocess.run(header_command(path) + ["-"], cwd=ROOT, capture_output=True,
+        result = subprocess.run(header_command(path, isa) + ["-"], cwd=ROOT, capture_output=True,
                                 text=True, input=f'#include "{path}"\n', check=False)
         if result.returncode == 0:
             stamp.touch()
             return None
         error = next((s for s in result.stderr.split("\n") if "error" in s), result.stderr[:200])
-        return f"{path}:1: does not compile alone: {error}"
+        return f"{path}:1: does not compile alone ({isa}): {error}"
 
     headers = [p for p in tracked({".h"}) if p.parts[0] in ("include", "src", "testkit", "apps",
                                                             "tests", "bench")]
+    tasks = []
+    for path in headers:
+        isas = (["avx2"] if path.name.startswith("avx2") else
+                ["portable", "avx2"] if re.search(r"backend/cpu/.*-inl\.h$", str(path)) else
+                ["portable"])
+        has_avx2 = os.uname().machine in ("x86_64", "AMD64")
+        tasks += [(path, isa) for isa in isas if isa == "portable" or has_avx2]
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        yield from (message for message in pool.map(compile_alone, headers) if message)
+        yield from (message for message in pool.map(compile_alone, tasks) if message)
 
 
 CHECKS = {
@@ -367,7 +432,6 @@ CHECKS = {
     "conditionals": check_conditionals,
     "tolerances": check_tolerances,
     "machine-text": check_machine_text,
-    "registry-rows": check_registry_rows,
     "public-documentation": check_public_documentation,
     "headers-alone": check_headers_alone,
 }

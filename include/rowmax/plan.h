@@ -45,13 +45,14 @@ class Plan {
   explicit Plan(std::shared_ptr<const detail::PlanData> data) : data_(std::move(data)) {}
 
   bool empty() const { return data_ == nullptr; }
-  ROWMAX_API const AttentionProblem& problem() const;
-  ROWMAX_API const std::string& kernel() const;  // name of the main kernel
-  ROWMAX_API std::vector<std::string> steps() const;
+  ROWMAX_API const AttentionProblem& problem() const;  // what was asked for
+  ROWMAX_API const std::string& kernel() const;        // name of the main kernel
+  ROWMAX_API std::vector<std::string> steps() const;   // names of all kernels, in order
   // Bytes of workspace that execute needs when it runs with this many threads (0: the default
   // thread count). Threads that would find no work item count nothing. The workspace must be
   // aligned to 64 bytes; its contents do not matter.
   ROWMAX_API size_t workspace_bytes(int threads = 0) const;
+  // By content.
   friend ROWMAX_API bool operator==(const Plan& a, const Plan& b);
 
   const detail::PlanData& data() const { return *data_; }

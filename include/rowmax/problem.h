@@ -162,6 +162,7 @@ struct WorkCount {
   double flops = 0.0;         // forward 2 (D + Dv) a pair, backward 2 (3 D + 2 Dv) a pair
   double bytes = 0.0;         // inputs read once and outputs written once
 };
+// Exact for dense batches; bounds of ragged ones, whose lengths a problem does not hold.
 ROWMAX_API WorkCount count_work(const AttentionProblem& problem);
 
 }  // namespace rowmax
