@@ -1,11 +1,12 @@
 # The front door; CMakePresets.json and tools/ do the work.
-.PHONY: help demo test bench format lint deps clean
+.PHONY: help demo test test-all bench format lint deps clean
 JOBS ?= $(shell nproc)
 export JOBS
 
 help:
 	@echo "make demo     build, run exact attention on the tensors of data/, sweep lengths (demo_output/)"
-	@echo "make test     build and run every test, with sanitizers"
+	@echo "make test     build and run every test"
+	@echo "make test-all the same, then compile budget, sanitizers and the aarch64 check"
 	@echo "make bench    benchmarks; results in build/bench.json"
 	@echo "make lint     rules of the tree and the format"
 	@echo "make format   format the C++ files"
@@ -32,6 +33,9 @@ demo: command
 
 test: deps
 	@tools/test.sh
+
+test-all: deps
+	@tools/test.sh release rows objects readme fuzz budget asan tsan aarch64
 
 bench: command
 	@build/release/apps/rowmax/rowmax bench --suite bench --json build/bench.json
