@@ -16,7 +16,8 @@ from tree_files import ROOT, read
 DEFINITIONS = pathlib.Path("src/backend/cpu/instances.def")
 MAIN_STEPS = {"kForward", "kDecode", "kBackward"}
 # Suites of tests/numeric that are instantiated over the registry.
-SUITES = ("Kernels", "ThreadBits", "NonFinite", "FarStrides", "Neighbours", "Dropout")
+SUITES = ("Kernels", "ThreadBits", "NonFinite", "FarStrides", "Neighbours", "Dropout",
+          "HugeBias")
 
 
 def rows():

@@ -11,7 +11,7 @@
 
 namespace rowmax::cpu::portable {
 
-template <class Element, class Int>
+template <class Element, class Int, class Unsigned>
 struct Vec {
   using E = Element;
   static constexpr int W = kVectorBytesPortable / sizeof(E);
@@ -73,9 +73,12 @@ struct Vec {
     return result;
   }
 
+  // Wraps where p is NaN, so the sum is one of unsigned numbers.
   static ROWMAX_INLINE R scale_by_exponent(R p, R t) {
+    typedef Unsigned Bits __attribute__((vector_size(kVectorBytesPortable)));
     constexpr int kMantissa = sizeof(E) == 4 ? 23 : 52;
-    return reinterpret_cast<R>(reinterpret_cast<M>(p) + (reinterpret_cast<M>(t) << kMantissa));
+    return reinterpret_cast<R>(reinterpret_cast<Bits>(p) +
+                               (reinterpret_cast<Bits>(t) << kMantissa));
   }
   static ROWMAX_INLINE E hsum(R a) {
     E sum = a[0];
@@ -140,8 +143,8 @@ struct Vec {
   static ROWMAX_INLINE M sign() { return reinterpret_cast<M>(set1(E(-0.0))); }
 };
 
-using F32 = Vec<float, int32_t>;
-using F64 = Vec<double, int64_t>;
+using F32 = Vec<float, int32_t, uint32_t>;
+using F64 = Vec<double, int64_t, uint64_t>;
 
 // One lane: baseline targets lack a widening multiply worth the shuffles.
 struct U32 {
