@@ -10,6 +10,8 @@ const char* to_string(Isa isa) {
       return "portable";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kSm90:
+      return "sm90";
   }
   return "?";
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernel_api/args.h"
@@ -24,10 +25,17 @@ enum class StepKind : int {
   kReduce,        // partial dQ, dsinks, dslopes -> outputs, in a fixed order
 };
 
-enum class Isa : int { kPortable = 0, kAvx2 = 1 };
+// What a kernel's instructions need: of a CPU in rising order, or a GPU architecture.
+enum class Isa : int { kPortable = 0, kAvx2 = 1, kSm90 = 100 };
 const char* to_string(Isa isa);
 
 enum class Compute : int { kF32 = 0, kF64 = 1 };
+
+// Which bands a kernel's code can mask.
+enum class MaskClass : int {
+  kBanded = 0,  // any band
+  kFull,        // key lengths only
+};
 
 // Plain constexpr data of one row.
 struct KernelConfig {
@@ -38,6 +46,13 @@ struct KernelConfig {
   int tile_q = 0;    // query rows of a work item (rows of a (head, position) fold)
   int tile_k = 0;    // keys of an outer block
   int max_rows = 0;  // decode: largest G * Sq served; 0: any
+  // GPU rows, whose sizes are fixed when they are compiled.
+  std::optional<DType> dtype;  // of Q, K, V; empty: any that `compute` serves
+  int head_dim = 0;            // largest head dims served; 0: any
+  int head_dim_v = 0;
+  int stages = 0;      // K and V tiles in flight
+  int warpgroups = 0;  // consumer warpgroups
+  MaskClass mask = MaskClass::kBanded;
 };
 
 // What the planner decided for one step. Depends on sizes and tiles only, never on threads.
@@ -70,6 +85,8 @@ struct KernelLaunch {
   size_t thread_stride = 0;        // bytes between the scratches of two workers
   int64_t* next_item = nullptr;    // zero before the step; fetch-add
   int workers = 1;
+  void* stream = nullptr;  // GPU steps: a cudaStream_t
+  int sm_margin = 0;       // GPU steps: multiprocessors to leave to others
 };
 
 // body(index) for the items [0, items) of a step that no other worker has taken.
@@ -92,6 +109,9 @@ struct KernelEntry {
   size_t (*thread_bytes)(const AttentionProblem& problem, const KernelConfig& config,
                          const Schedule& schedule) = nullptr;
   void (*run)(const KernelLaunch& launch, int worker) = nullptr;
+  // GPU kernels, instead of run: enqueues the step on launch.stream of the current device. No
+  // synchronisation, no allocation, may be captured in a graph.
+  Status (*enqueue)(const KernelLaunch& launch) = nullptr;
 };
 
 // A backend as the planner and the api see it.
