@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernel_api/args.h"
+#include "kernel_api/mask_class.h"
 #include "rowmax/plan.h"
 #include "rowmax/problem.h"
 #include "rowmax/status.h"
@@ -30,12 +31,6 @@ enum class Isa : int { kPortable = 0, kAvx2 = 1, kSm90 = 100 };
 const char* to_string(Isa isa);
 
 enum class Compute : int { kF32 = 0, kF64 = 1 };
-
-// Which bands a kernel's code can mask.
-enum class MaskClass : int {
-  kBanded = 0,  // any band
-  kFull,        // key lengths only
-};
 
 // Plain constexpr data of one row.
 struct KernelConfig {

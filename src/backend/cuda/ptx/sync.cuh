@@ -1,0 +1,33 @@
+// Named barriers, register reallocation, warp helpers.
+#pragma once
+
+#include "backend/cuda/ptx/types.cuh"
+
+namespace rowmax::cuda::ptx {
+
+// Named barriers 1..15 (0 is __syncthreads): `threads` counts those that sync and those that
+// arrive.
+ROWMAX_DEVICE void bar_sync(uint32_t id, uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+ROWMAX_DEVICE void bar_arrive(uint32_t id, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The pool is what the CTA got at launch, not the register file: asking for more never returns.
+template <int kRegisters>
+ROWMAX_DEVICE void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+ROWMAX_DEVICE void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// The value of lane 0. Also tells ptxas that the value is uniform, which keeps descriptors and
+// addresses made from it in uniform registers.
+ROWMAX_DEVICE int uniform(int value) { return __shfl_sync(kFullWarp, value, 0); }
+
+}  // namespace rowmax::cuda::ptx

@@ -1,0 +1,22 @@
+// Integer types, qualifiers and constants of the device headers, which include no host headers.
+#pragma once
+
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#endif
+
+#define ROWMAX_DEVICE __device__ __forceinline__
+
+namespace rowmax::cuda::ptx {
+
+inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+
+// A CUtensorMap, opaque: the host fills it, the copy engine reads it.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+}  // namespace rowmax::cuda::ptx

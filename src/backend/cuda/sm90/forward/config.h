@@ -1,0 +1,97 @@
+// Plain data of one row of the forward kernel, and what follows from it: threads, registers and the
+// shared-memory map. One source for host and device; no host headers.
+#pragma once
+
+#include "kernel_api/mask_class.h"
+
+namespace rowmax::cuda::sm90 {
+
+enum class Element : int { kBF16 = 0, kF16 };
+
+// When O and l are rescaled to a grown row maximum. Both wait until it grew by more than 2^8.
+enum class Rescale : int {
+  kWarp = 0,  // O and l under one branch, taken when some row of the warp grew that much
+  kRow,  // l by selects; only the multiplication of O sits under a branch, after the exponentials
+};
+
+struct ForwardConfig {
+  Element element = Element::kBF16;
+  int head_dim = 0;
+  int head_dim_v = 0;
+  int tile_q = 0;  // query rows of a CTA's tile, 64 a consumer warpgroup
+  int tile_k = 0;  // keys of a block, a multiple of 16
+  int stages = 2;  // K and V blocks in flight
+  int warpgroups = 2;
+  MaskClass mask = MaskClass::kBanded;
+  Rescale rescale = Rescale::kWarp;
+};
+
+// Columns of a panel: 128 bytes, the width of the copy engine's swizzle.
+inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelRowBytes = 128;
+inline constexpr int kMaxStages = 4;
+// What one CTA may use of a multiprocessor's shared memory, bytes.
+inline constexpr int kSharedBytesLimit = 232448;
+
+constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+constexpr int q_bytes(const ForwardConfig& c) {
+  return c.tile_q * kPanelRowBytes * panels(c.head_dim);
+}
+constexpr int k_bytes(const ForwardConfig& c) {
+  return c.tile_k * kPanelRowBytes * panels(c.head_dim);
+}
+constexpr int v_bytes(const ForwardConfig& c) {
+  return c.tile_k * kPanelRowBytes * panels(c.head_dim_v);
+}
+
+// Barriers and decoded tiles behind the tiles, see SharedLayout.
+inline constexpr int kBarrierBytes = 256;
+inline constexpr int kTileSlotBytes = 64;
+inline constexpr int kTileSlots = 2;
+inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
+
+// Two Q tiles when they fit and O (staged in its tile's Q buffer) is no wider than Q: the next
+// tile's Q then arrives under this tile, and its first product runs beside this tile's last one.
+constexpr int q_buffers(const ForwardConfig& c) {
+  const int two = 2 * q_bytes(c) + c.stages * (k_bytes(c) + v_bytes(c)) + kTailBytes;
+  return c.head_dim_v <= c.head_dim && two <= kSharedBytesLimit ? 2 : 1;
+}
+
+// Byte offsets from the 1024-byte aligned start.
+struct SharedLayout {
+  int q = 0;
+  int k = 0;
+  int v = 0;
+  int barriers = 0;
+  int slots = 0;
+  int bytes = 0;
+};
+
+constexpr SharedLayout shared_layout(const ForwardConfig& c) {
+  SharedLayout layout;
+  layout.k = layout.q + q_buffers(c) * q_bytes(c);
+  layout.v = layout.k + c.stages * k_bytes(c);
+  layout.barriers = layout.v + c.stages * v_bytes(c);
+  layout.slots = layout.barriers + kBarrierBytes;
+  layout.bytes = layout.slots + kTileSlots * kTileSlotBytes;
+  return layout;
+}
+
+constexpr int threads(const ForwardConfig& c) { return 128 * (c.warpgroups + 1); }
+
+// setmaxnreg takes from the pool that the CTA got at launch: threads x (65536 / threads rounded
+// down to a multiple of 8) registers. Asking for more than the pool hangs.
+constexpr int producer_registers(const ForwardConfig& c) { return c.warpgroups == 3 ? 32 : 24; }
+constexpr int consumer_registers(const ForwardConfig& c) {
+  return c.warpgroups <= 2 ? 240 : c.warpgroups == 3 ? 160 : 112;
+}
+
+constexpr bool is_valid(const ForwardConfig& c) {
+  const int pool = (c.warpgroups + 1) * (65536 / threads(c) / 8 * 8);
+  return c.warpgroups >= 1 && c.warpgroups <= 4 && c.tile_q == 64 * c.warpgroups &&
+         c.tile_k % 16 == 0 && c.stages >= 1 && c.stages <= kMaxStages && c.head_dim % 16 == 0 &&
+         c.head_dim_v % 16 == 0 && shared_layout(c).bytes <= kSharedBytesLimit &&
+         producer_registers(c) + c.warpgroups * consumer_registers(c) <= pool;
+}
+
+}  // namespace rowmax::cuda::sm90

@@ -1,0 +1,206 @@
+// The end of a tile: a row's state (max, sum, O) becomes a row of O and its LSE.
+#pragma once
+
+#include "backend/cuda/sm90/forward/traits.cuh"
+#include "backend/cuda/tile/softmax.cuh"
+
+namespace rowmax::cuda::sm90 {
+
+// Query position of tile row `row`, relative to the tile's first: row / pack, exact for row < 512.
+ROWMAX_DEVICE int position_in_tile(const TileOrder& order, int row) {
+  if (order.pack == 1) {
+    return row;
+  }
+  return static_cast<int>((static_cast<float>(row) + 0.5f) * order.inverse_pack);
+}
+
+// The fields of a tile that the epilogue needs.
+struct OutputTile {
+  int position;
+  int rows;
+  int head;
+  int batch;
+  int q_begin;
+};
+
+ROWMAX_DEVICE OutputTile output_tile(const TileInfo& slot) {
+  return {slot.position, slot.rows, slot.head, slot.batch, slot.q_begin};
+}
+
+// Where a thread's two rows go.
+struct RowPlace {
+  bool stored[2];
+  int head[2];
+  int64_t out[2];  // offsets in elements
+};
+
+ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const OutputTile& tile, int row) {
+  RowPlace place;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int position = position_in_tile(params.order, row + 8 * r);
+    place.stored[r] = position < tile.rows;
+    place.head[r] = tile.head + row + 8 * r - position * params.order.pack;
+    place.out[r] = tile.batch * params.out_rows.batch +
+                   int64_t{tile.q_begin + tile.position + position} * params.out_rows.seq +
+                   place.head[r] * params.out_rows.head;
+  }
+  return place;
+}
+
+// Sums over the quad, the sink's logit in the denominator, LSE to memory, and O zeroed in rows
+// without keys, whatever it holds. factor[r] is what O is multiplied by.
+template <int kOut>
+ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const OutputTile& tile, int row,
+                               const tile::RowState& state, float (&o)[kOut], float (&factor)[2]) {
+  bool empty[2];
+  float max[2];
+  float sum[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] = state.sum[r];
+    sum[r] += __shfl_xor_sync(ptx::kFullWarp, sum[r], 1);
+    sum[r] += __shfl_xor_sync(ptx::kFullWarp, sum[r], 2);
+    empty[r] = sum[r] == 0.f;
+    max[r] = empty[r] ? -ptx::kInfinity : state.subtract[r];
+    factor[r] = empty[r] ? 1.f : ptx::rcp(sum[r]);
+  }
+  if (__any_sync(ptx::kFullWarp, empty[0] || empty[1])) {
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) {
+      o[i] = empty[(i >> 1) & 1] ? 0.f : o[i];
+    }
+  }
+  if (params.score.sinks == nullptr && params.lse.data == nullptr) {
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int position = position_in_tile(params.order, row + 8 * r);
+    if (position >= tile.rows) {
+      continue;
+    }
+    const int head = tile.head + row + 8 * r - position * params.order.pack;
+    if (params.score.sinks != nullptr) {
+      const float sink = params.score.sinks[head * params.score.sink_stride] * ptx::kLog2E;
+      const float top = sink > max[r] ? sink : max[r];
+      const float scale = max[r] == top ? 1.f : ptx::ex2(max[r] - top);
+      sum[r] = sum[r] * scale + (sink == top ? 1.f : ptx::ex2(sink - top));
+      max[r] = top;
+      factor[r] = scale * ptx::rcp(sum[r]);
+      if (max[r] == -ptx::kInfinity) {
+        sum[r] = 0.f;
+        factor[r] = 1.f;
+      }
+    }
+    if (params.lse.data != nullptr && (threadIdx.x & 3) == 0) {
+      const int64_t index = tile.batch * params.lse.batch + head * params.lse.head +
+                            int64_t{tile.q_begin + tile.position + position} * params.lse.seq;
+      static_cast<float*>(params.lse.data)[index] =
+          sum[r] == 0.f ? -ptx::kInfinity : (max[r] + ptx::lg2(sum[r])) * ptx::kLn2;
+    }
+  }
+}
+
+// One 4 x 4 transpose in a quad: lane t gives v[k] = its columns of chunk k and gets all four
+// lanes' columns of chunk t, 16 bytes of one row.
+ROWMAX_DEVICE void transpose_quad(uint32_t (&v)[4]) {
+  const int t = threadIdx.x & 3;
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    uint32_t& a = v[2 * pair];
+    uint32_t& b = v[2 * pair + 1];
+    const uint32_t got = __shfl_xor_sync(ptx::kFullWarp, (t & 1) ? a : b, 1);
+    a = (t & 1) ? got : a;
+    b = (t & 1) ? b : got;
+  }
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    uint32_t& a = v[pair];
+    uint32_t& b = v[pair + 2];
+    const uint32_t got = __shfl_xor_sync(ptx::kFullWarp, (t & 2) ? a : b, 2);
+    a = (t & 2) ? got : a;
+    b = (t & 2) ? b : got;
+  }
+}
+
+// O row by row from registers, rows outside the sequence left alone.
+template <class Row>
+ROWMAX_DEVICE void store_rows(const ForwardParams& params, const OutputTile& tile,
+                              float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row) {
+  using T = Traits<Row>;
+  float factor[2];
+  finish_rows(params, tile, row, state, o, factor);
+  const RowPlace place = row_place(params, tile, row);
+  const int t = threadIdx.x & 3;
+  if (params.out_f32) {
+#pragma unroll
+    for (int j = 0; j < T::kHeadDimV / 8; ++j) {
+      const int column = 8 * j + 2 * t;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (place.stored[r] && column < params.head_dim_v) {
+          float* out = static_cast<float*>(params.out_rows.data) + place.out[r] + column;
+          *reinterpret_cast<float2*>(out) =
+              make_float2(o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]);
+        }
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int group = 0; group < T::kHeadDimV / 32; ++group) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t v[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = 4 * (4 * group + k) + 2 * r;
+        v[k] = T::pack(o[i] * factor[r], o[i + 1] * factor[r]);
+      }
+      transpose_quad(v);
+      const int column = 32 * group + 8 * t;
+      if (place.stored[r] && column < params.head_dim_v) {
+        uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) + place.out[r] + column;
+        *reinterpret_cast<uint4*>(out) = make_uint4(v[0], v[1], v[2], v[3]);
+      }
+    }
+  }
+}
+
+// O -> 16 bits -> the tile's own Q buffer, each warp into the 16 rows that only it has read; warp 2
+// copies it out. Partial tiles of a sequence go row by row instead.
+template <class Row>
+ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row>& shared,
+                                float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row,
+                                uint32_t count) {
+  using T = Traits<Row>;
+  const TileInfo& slot = shared.slots[count % kTileSlots];
+  const OutputTile tile = output_tile(slot);
+  const uint32_t buffer = ring_index<T::kQBuffers>(count);
+  const int lane = threadIdx.x % 32;
+  if (ptx::uniform(slot.store_rows)) {
+    store_rows<Row>(params, tile, o, state, row);
+  } else {
+    float factor[2];
+    finish_rows(params, tile, row, state, o, factor);
+    const int staged_row = row - lane / 4 + (lane & 15);  // that this lane addresses
+    const uint32_t start = shared.q(buffer) + staged_row * kPanelRowBytes;
+#pragma unroll
+    for (int i = 0; i < T::kHeadDimV / 16; ++i) {  // 16 columns: chunks 2i and 2i + 1 of 16 bytes
+      const uint32_t chunk = ((2 * i) & 7) + lane / 16;
+      ptx::stmatrix_x4(start + (i / 4) * T::kQPanelBytes + ((chunk ^ (staged_row & 7)) * 16),
+                       T::pack(o[8 * i] * factor[0], o[8 * i + 1] * factor[0]),
+                       T::pack(o[8 * i + 2] * factor[1], o[8 * i + 3] * factor[1]),
+                       T::pack(o[8 * i + 4] * factor[0], o[8 * i + 5] * factor[0]),
+                       T::pack(o[8 * i + 6] * factor[1], o[8 * i + 7] * factor[1]));
+    }
+    ptx::fence_proxy_async();
+  }
+  __syncwarp();
+  if (lane == 0) {
+    ptx::mbarrier_arrive(shared.barrier(kOFull, buffer));
+  }
+}
+
+}  // namespace rowmax::cuda::sm90

@@ -1,0 +1,75 @@
+// What the forward kernel receives: one trivially copyable argument, made on the host by
+// prepare_forward(). Positions and lengths are 32-bit, strides in elements 64-bit.
+#pragma once
+
+#include "backend/cuda/ptx/types.cuh"
+#include "backend/cuda/tile/lengths.cuh"
+#include "problem/band.h"
+
+namespace rowmax::cuda::sm90 {
+
+// How tile indices map to tiles. A unit is what shares one pass over a kv head's keys: `pack` query
+// heads of one kv head, whose rows share tiles: row r of a tile is head r % pack at position
+// r / pack.
+struct TileOrder {
+  int tiles = 0;            // all, empty ones of short sequences included
+  int blocks = 0;           // tiles of a unit
+  int units = 0;            // batch * units_per_batch
+  int units_per_batch = 0;  // heads_q / pack
+  int section_units = 0;    // banded: units whose K and V share the L2 cache
+  int sections = 0;
+  int pack = 1;
+  int positions = 0;       // query positions of a tile: tile_q / pack
+  float inverse_pack = 1;  // 1 / pack
+  int heads_per_kv = 1;    // heads_q / heads_kv
+};
+
+// Score options. Scores are kept as s, with softmax argument s * exponent_scale in log2 units.
+struct ScoreParams {
+  float exponent_scale = 0;  // > 0
+  int changes = 0;           // whether anything below applies to s
+  float multiply = 1;        // s = multiply * q.k; != 1 when the scale is negative or minute
+  float softcap = 0;         // != 0: s = tanh(softcap * q.k)
+  const float* slopes = nullptr;
+  float slope_scale = 0;  // slope -> units of s
+  int64_t slope_batch = 0;
+  int64_t slope_head = 0;
+  const float* sinks = nullptr;
+  int64_t sink_stride = 0;
+};
+
+// Factors of a tile's head and batch in a tensor map's coordinates: 0 for an axis that all share.
+struct MapSteps {
+  int head = 1;
+  int batch = 1;
+};
+
+// Where rows of an output go.
+struct RowOutput {
+  void* data = nullptr;
+  int64_t batch = 0;
+  int64_t seq = 0;
+  int64_t head = 0;
+};
+
+struct ForwardParams {
+  ptx::TensorMap q;
+  ptx::TensorMap k;
+  ptx::TensorMap v;
+  ptx::TensorMap out;
+  TileOrder order;
+  tile::LengthArgs lengths;
+  BandArgs band;
+  ScoreParams score;
+  RowOutput out_rows;
+  RowOutput lse;         // (batch, head, seq), fp32; null: not wanted
+  int head_dim_v = 0;    // of the problem
+  int q_tile_bytes = 0;  // that one Q tile's copies deliver
+  int out_f32 = 0;       // O in fp32: stored by the threads
+  MapSteps q_steps;
+  MapSteps k_steps;
+  MapSteps v_steps;
+  MapSteps out_steps;
+};
+
+}  // namespace rowmax::cuda::sm90

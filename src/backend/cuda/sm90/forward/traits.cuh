@@ -1,0 +1,139 @@
+// What the device code of one row needs to know at compile time.
+#pragma once
+
+#include "backend/cuda/ptx/math.cuh"
+#include "backend/cuda/ptx/mbarrier.cuh"
+#include "backend/cuda/ptx/sync.cuh"
+#include "backend/cuda/ptx/tma.cuh"
+#include "backend/cuda/ptx/wgmma.cuh"
+#include "backend/cuda/sm90/forward/config.h"
+#include "backend/cuda/sm90/forward/params.h"
+
+namespace rowmax::cuda::sm90 {
+
+template <class Row>
+struct Traits {
+  static constexpr ForwardConfig kConfig = Row::kConfig;
+  static_assert(is_valid(kConfig));
+  static constexpr SharedLayout kShared = shared_layout(kConfig);
+  static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
+  static constexpr ptx::Mma kMma =
+      kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
+  static constexpr int kTileQ = kConfig.tile_q;
+  static constexpr int kTileK = kConfig.tile_k;
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeadDimV = kConfig.head_dim_v;
+  static constexpr int kPanels = panels(kHeadDim);
+  static constexpr int kPanelsV = panels(kHeadDimV);
+  static constexpr int kWarpgroups = kConfig.warpgroups;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kQBuffers = q_buffers(kConfig);
+  static constexpr int kThreads = threads(kConfig);
+  static constexpr int kProducerRegisters = producer_registers(kConfig);
+  static constexpr int kConsumerRegisters = consumer_registers(kConfig);
+  // Warpgroups take turns on the tensor cores: one's softmax runs under the others' products.
+  static constexpr bool kTurns = kWarpgroups > 1;
+  static constexpr uint32_t kQBytes = q_bytes(kConfig);
+  static constexpr uint32_t kKBytes = k_bytes(kConfig);
+  static constexpr uint32_t kVBytes = v_bytes(kConfig);
+  static constexpr uint32_t kQPanelBytes = kTileQ * kPanelRowBytes;
+  static constexpr uint32_t kKeyPanelBytes = kTileK * kPanelRowBytes;
+  // Registers of a thread: scores, packed P, O.
+  static constexpr int kScores = kTileK / 2;
+  static constexpr int kPacked = kTileK / 4;
+  static constexpr int kOut = kHeadDimV / 2;
+
+  static ROWMAX_DEVICE uint32_t pack(float lo, float hi) {
+    if constexpr (kConfig.element == Element::kBF16) {
+      return ptx::pack_bf16(lo, hi);
+    } else {
+      return ptx::pack_f16(lo, hi);
+    }
+  }
+};
+
+// mbarriers, 8 bytes each.
+// name           count           a phase per  arrives                          protects
+// kQFull         1 + bytes       tile         warp 0                           Q tile, tile slot
+// kQEmpty        1 / 4 a wg      tile         storer, or (one buffer) the      Q buffer
+//                                             consumer warps after their last
+//                                             product of Q
+// kOFull         4 a warpgroup   tile         consumer warps, O staged         O in the Q buffer
+// kKFull, kVFull 1 + bytes       key block    warps 0, 1                       K, V stage
+// kKEmpty, ...   4 a warpgroup   key block    consumer warps after their wait  K, V stage
+// kVLoaded       1 + bytes       key block    warp 1                           V block that needs
+//                                             its last rows zeroed before kVFull
+enum Barrier : int {
+  kQFull = 0,
+  kQEmpty = 2,
+  kOFull = 4,
+  kVLoaded = 6,
+  kKFull = 7,
+  kKEmpty = kKFull + kMaxStages,
+  kVFull = kKEmpty + kMaxStages,
+  kVEmpty = kVFull + kMaxStages,
+  kBarrierCount = kVEmpty + kMaxStages,
+};
+static_assert(kBarrierCount * 8 <= kBarrierBytes);
+
+// Named barriers: one a warpgroup for its turn (256 threads: the owner syncs, its predecessor
+// arrives), one a warpgroup for itself (128 threads).
+inline constexpr int kTurnBarrier = 1;
+inline constexpr int kGroupBarrier = 8;
+
+// A decoded tile, published by kQFull beside its Q tile; 64 bytes.
+struct TileInfo {
+  int position;  // first query position
+  int rows;      // query positions inside the sequence; 0: an empty tile, to be skipped
+  int head;      // first of `pack` query heads
+  int batch;
+  int kv_head;
+  int block_begin;  // key blocks, at least one
+  int block_end;    // 0: no more tiles
+  int k_len;
+  int hi;  // row i sees keys i + lo <= j <= i + hi
+  int lo;
+  int q_begin;  // of the sequence in the query tensor
+  int k_begin;
+  int v_rows;      // rows of the last V block that are kept; the others are zeroed. kTileK: all
+  int store_rows;  // 1: O is stored row by row, since a copy would write past the sequence
+  int shift;       // ALiBi distance is |i + shift - j|
+  int reserved;
+};
+static_assert(sizeof(TileInfo) == kTileSlotBytes);
+
+// Shared-memory addresses of one CTA.
+template <class Row>
+struct SharedMap {
+  using T = Traits<Row>;
+  uint32_t base;
+  TileInfo* slots;
+
+  ROWMAX_DEVICE explicit SharedMap(uint8_t* memory)
+      : base(ptx::shared_address(memory)),
+        slots(reinterpret_cast<TileInfo*>(memory + T::kShared.slots)) {}
+  ROWMAX_DEVICE uint32_t barrier(int name, int index) const {
+    return base + T::kShared.barriers + (name + index) * 8;
+  }
+  ROWMAX_DEVICE uint32_t q(uint32_t buffer) const {
+    return base + T::kShared.q + buffer * T::kQBytes;
+  }
+  ROWMAX_DEVICE uint32_t k(uint32_t stage) const {
+    return base + T::kShared.k + stage * T::kKBytes;
+  }
+  ROWMAX_DEVICE uint32_t v(uint32_t stage) const {
+    return base + T::kShared.v + stage * T::kVBytes;
+  }
+};
+
+// Index and parity of use `count` of a ring of kSize barriers.
+template <int kSize>
+ROWMAX_DEVICE uint32_t ring_index(uint32_t count) {
+  return kSize == 1 ? 0 : count % kSize;
+}
+template <int kSize>
+ROWMAX_DEVICE uint32_t ring_parity(uint32_t count) {
+  return (count / kSize) & 1;
+}
+
+}  // namespace rowmax::cuda::sm90
