@@ -8,6 +8,10 @@
 
 namespace rowmax {
 
+// Memory: outputs may not share it with each other or with an input. The exception is in place: the
+// output is that input, pointer and row stride (m or lse for m or lse, o or out for o or out, l for
+// l). Everything else is refused by name, and nothing is written.
+
 // Views of one state of `rows` rows and `dims` values a row, fp32.
 //   m (rows): reference of the exponentials, natural-log units; -inf for an empty row
 //   l (rows): sum of exp(score - m); 0 for an empty row
@@ -27,13 +31,12 @@ struct AttentionState {
 ROWMAX_API Status merge(const AttentionState* parts, int count, const AttentionState& into);
 
 // Reads a normalised output and its LSE as a state: m = lse, l = 1, o = out (l = 0 where lse is
-// -inf). A finalised LSE that contains a sink must not come back this way.
+// -inf), also in place. A finalised LSE that contains a sink must not come back this way.
 ROWMAX_API Status state_from_output(const float* out, int64_t out_stride, const float* lse,
                                     const AttentionState& into);
 
 // out = o / (l + exp(sink - m)), lse = m + log(l + exp(sink - m)); `sinks` has one logit per row or
-// is null. Empty rows: out = 0, lse = -inf or the sink. `lse` may be null. `out` may be state.o
-// itself, with the same stride between rows, and must not overlap it in any other way.
+// is null. Empty rows: out = 0, lse = -inf or the sink. `lse` may be null. Also in place.
 ROWMAX_API Status finalize(const AttentionState& state, const float* sinks, float* out,
                            int64_t out_stride, float* lse);
 

@@ -429,11 +429,8 @@ class Binder {
   }
 
   void refuse_overlap(const Footprint& written, const Footprint& other, const char* accepted) {
-    if (status_.ok() && may_overlap(written, other)) {
-      status_ = Status::invalid(fmt::format(
-          "{}: shares memory with {} (bytes [{:#x}, {:#x}) and [{:#x}, {:#x})); "
-          "accepted: {}",
-          written.name, other.name, written.begin, written.end, other.begin, other.end, accepted));
+    if (status_.ok()) {
+      status_ = check_apart(written, other, accepted);
     }
   }
 

@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
+#include <numbers>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "api/tensor_check.h"
 
 namespace rowmax {
 namespace {
@@ -28,12 +33,18 @@ struct RowWeights {
   float added = 1.0f;
 };
 
-// a := a + b for the statistics of two rows that both saw keys. One of the weights is exactly 1.
+// a := a + b for the statistics of two rows that both saw keys. The greater weight is 1, or 1/2
+// where the sum of l would leave fp32: the factor then moves into the reference.
 RowWeights add(RowStatistics* a, const RowStatistics& b) {
   const float m = a->m > b.m ? a->m : b.m;
-  const RowWeights w = {std::exp(a->m - m), std::exp(b.m - m)};
-  a->m = m;
-  a->l = a->l * w.kept + b.l * w.added;
+  RowWeights w = {std::exp(a->m - m), std::exp(b.m - m)};
+  const float l = a->l * w.kept + b.l * w.added;
+  if (std::isinf(l) && std::isfinite(a->l) && std::isfinite(b.l)) {
+    w = {w.kept / 2.0f, w.added / 2.0f};
+    *a = {m + std::numbers::ln2_v<float>, a->l * w.kept + b.l * w.added};
+  } else {
+    *a = {m, l};
+  }
   return w;
 }
 
@@ -41,50 +52,173 @@ RowStatistics row_of(const AttentionState& state, int64_t row) {
   return {state.m[row], state.l[row]};
 }
 
-Status check_rows(const char* name, const AttentionState& state) {
+// One fp32 tensor of a call, and the memory that it covers once it is checked. Not copyable:
+// `memory` points to `name`.
+struct Operand {
+  Operand(std::string name_, const float* data, int64_t rows)
+      : name(std::move(name_)), view(contiguous(data, DType::kF32, {rows})) {}
+  Operand(std::string name_, const float* data, int64_t rows, int64_t dims, int64_t stride)
+      : name(std::move(name_)), view(contiguous(data, DType::kF32, {rows, dims})) {
+    view.strides[0] = stride;
+  }
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+
+  Status check(Access access) {
+    TensorRule rule{name.c_str(), view.rank == 1 ? "(rows)" : "(rows, dims)", view.rank};
+    std::copy(view.sizes, view.sizes + view.rank, rule.sizes);
+    return check_tensor(view, rule, access, &memory);
+  }
+
+  std::string name;
+  ConstTensorView view;
+  Footprint memory;
+};
+
+// The operands of a state, named "NAME.m" and so on.
+struct StateOperands {
+  StateOperands(const std::string& name, const AttentionState& state)
+      : m(name + ".m", state.m, state.rows),
+        l(name + ".l", state.l, state.rows),
+        o(name + ".o", state.o, state.rows, state.dims, state.o_stride) {}
+
+  Status check(Access access) {
+    for (Operand* operand : {&m, &l, &o}) {
+      if (Status status = operand->check(access); !status.ok()) {
+        return status;
+      }
+    }
+    return {};
+  }
+
+  Operand m;
+  Operand l;
+  Operand o;
+};
+
+bool same_elements(const ConstTensorView& a, const ConstTensorView& b) {
+  return a.data == b.data && a.rank == b.rank && (a.sizes[0] <= 1 || a.strides[0] == b.strides[0]);
+}
+
+using Operands = std::span<const Operand* const>;
+
+// outputs[i] may be inputs[i] itself, element for element: rows are read before they are written.
+// Otherwise no output shares memory with an input or with another output. All are checked.
+Status check_aliases(Operands outputs, Operands inputs) {
+  static constexpr const char* kAccepted = "outputs apart from every other tensor, or in place";
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      if (i == j && same_elements(outputs[i]->view, inputs[j]->view)) {
+        continue;
+      }
+      if (Status status = check_apart(outputs[i]->memory, inputs[j]->memory, kAccepted);
+          !status.ok()) {
+        return status;
+      }
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (Status status = check_apart(outputs[i]->memory, outputs[j]->memory, kAccepted);
+          !status.ok()) {
+        return status;
+      }
+    }
+  }
+  return {};
+}
+
+Status check_sizes(const char* name, const AttentionState& state) {
   if (state.rows < 0 || state.dims < 0) {
     return Status::invalid(
         fmt::format("{}: rows = {}, dims = {}; accepted: 0 or more", name, state.rows, state.dims));
   }
-  if (state.rows > 0 && (state.m == nullptr || state.l == nullptr)) {
-    return Status::invalid(
-        fmt::format("{}: m or l is null; accepted: pointers to {} values", name, state.rows));
-  }
-  if (state.rows > 0 && state.dims > 0 && state.o == nullptr) {
-    return Status::invalid(
-        fmt::format("{}: o is null; accepted: {} rows of {} values", name, state.rows, state.dims));
-  }
   return {};
 }
 
-// Rows that are written must not share values.
-Status check_stride(const char* name, int64_t stride, int64_t rows, int64_t dims) {
-  if (rows > 1 && dims > 0 && stride < dims && stride > -dims) {
-    return Status::invalid(
-        fmt::format("{}: is {}, so that rows of {} values share memory; accepted: at least {}",
-                    name, stride, dims, dims));
-  }
-  return {};
-}
-
-Status check_part(const AttentionState& part, int index, const AttentionState& into) {
+Status check_part(const AttentionState& part, int index, const AttentionState& into,
+                  Operands outputs) {
   const std::string name = fmt::format("parts[{}]", index);
-  if (Status status = check_rows(name.c_str(), part); !status.ok()) {
-    return status;
-  }
   if (part.rows != into.rows || part.dims != into.dims) {
     return Status::invalid(
-        fmt::format("{}: rows = {}, dims = {}; accepted: rows = {}, dims = {} "
-                    "as in `into`",
-                    name, part.rows, part.dims, into.rows, into.dims));
+        fmt::format("{}: rows = {}, dims = {}; accepted: rows = {}, dims = {} as in `into`", name,
+                    part.rows, part.dims, into.rows, into.dims));
   }
-  if (part.rows > 1 && part.dims > 0 && part.o == into.o && part.o_stride != into.o_stride) {
-    return Status::invalid(
-        fmt::format("{}.o_stride: is {}; accepted: {}, since `into` has the "
-                    "same o",
-                    name, part.o_stride, into.o_stride));
+  StateOperands operands(name, part);
+  if (Status status = operands.check(Access::kRead); !status.ok()) {
+    return status;
+  }
+  const Operand* inputs[] = {&operands.m, &operands.l, &operands.o};
+  return check_aliases(outputs, inputs);
+}
+
+Status check_merge(const AttentionState* parts, int count, const AttentionState& into) {
+  if (count < 0 || (count > 0 && parts == nullptr)) {
+    return Status::invalid(fmt::format("parts: count = {}{}; accepted: 0 or more states", count,
+                                       parts == nullptr ? " with a null pointer" : ""));
+  }
+  if (Status status = check_sizes("into", into); !status.ok()) {
+    return status;
+  }
+  StateOperands operands("into", into);
+  if (Status status = operands.check(Access::kWrite); !status.ok()) {
+    return status;
+  }
+  const Operand* outputs[] = {&operands.m, &operands.l, &operands.o};
+  if (Status status = check_aliases(outputs, {}); !status.ok()) {
+    return status;
+  }
+  for (int p = 0; p < count; ++p) {
+    if (Status status = check_part(parts[p], p, into, outputs); !status.ok()) {
+      return status;
+    }
   }
   return {};
+}
+
+Status check_state_from_output(const float* out, int64_t out_stride, const float* lse,
+                               const AttentionState& into) {
+  if (Status status = check_sizes("into", into); !status.ok()) {
+    return status;
+  }
+  StateOperands operands("into", into);
+  if (Status status = operands.check(Access::kWrite); !status.ok()) {
+    return status;
+  }
+  Operand lse_in("lse", lse, into.rows);
+  Operand out_in("out", out, into.rows, into.dims, out_stride);
+  for (Operand* operand : {&lse_in, &out_in}) {
+    if (Status status = operand->check(Access::kRead); !status.ok()) {
+      return status;
+    }
+  }
+  const Operand* outputs[] = {&operands.m, &operands.o, &operands.l};
+  const Operand* inputs[] = {&lse_in, &out_in};
+  return check_aliases(outputs, inputs);
+}
+
+Status check_finalize(const AttentionState& state, const float* sinks, const float* out,
+                      int64_t out_stride, const float* lse) {
+  if (Status status = check_sizes("state", state); !status.ok()) {
+    return status;
+  }
+  StateOperands operands("state", state);
+  if (Status status = operands.check(Access::kRead); !status.ok()) {
+    return status;
+  }
+  // Absent ones cover no rows.
+  Operand sinks_in("sinks", sinks, sinks != nullptr ? state.rows : 0);
+  Operand lse_out("lse", lse, lse != nullptr ? state.rows : 0);
+  Operand out_out("out", out, state.rows, state.dims, out_stride);
+  if (Status status = sinks_in.check(Access::kRead); !status.ok()) {
+    return status;
+  }
+  for (Operand* operand : {&lse_out, &out_out}) {
+    if (Status status = operand->check(Access::kWrite); !status.ok()) {
+      return status;
+    }
+  }
+  const Operand* outputs[] = {&lse_out, &out_out};
+  const Operand* inputs[] = {&operands.m, &operands.o, &operands.l, &sinks_in};
+  return check_aliases(outputs, inputs);
 }
 
 // Columns [begin, end) of one row, folded left to right. Every value of a part is read before the
@@ -151,21 +285,8 @@ FinishedRow finish(const RowStatistics& row, float sink) {
 }  // namespace
 
 Status merge(const AttentionState* parts, int count, const AttentionState& into) {
-  if (count < 0 || (count > 0 && parts == nullptr)) {
-    return Status::invalid(fmt::format("parts: count = {}{}; accepted: 0 or more states", count,
-                                       parts == nullptr ? " with a null pointer" : ""));
-  }
-  if (Status status = check_rows("into", into); !status.ok()) {
+  if (Status status = check_merge(parts, count, into); !status.ok()) {
     return status;
-  }
-  if (Status status = check_stride("into.o_stride", into.o_stride, into.rows, into.dims);
-      !status.ok()) {
-    return status;
-  }
-  for (int p = 0; p < count; ++p) {
-    if (Status status = check_part(parts[p], p, into); !status.ok()) {
-      return status;
-    }
   }
   for (int64_t row = 0; row < into.rows; ++row) {
     for (int64_t begin = 0; begin < into.dims; begin += kChunk) {
@@ -180,16 +301,8 @@ Status merge(const AttentionState* parts, int count, const AttentionState& into)
 
 Status state_from_output(const float* out, int64_t out_stride, const float* lse,
                          const AttentionState& into) {
-  if (Status status = check_rows("into", into); !status.ok()) {
+  if (Status status = check_state_from_output(out, out_stride, lse, into); !status.ok()) {
     return status;
-  }
-  if (Status status = check_stride("into.o_stride", into.o_stride, into.rows, into.dims);
-      !status.ok()) {
-    return status;
-  }
-  if (into.rows > 0 && (lse == nullptr || (into.dims > 0 && out == nullptr))) {
-    return Status::invalid(fmt::format("{}: null; accepted: a pointer to {} rows",
-                                       lse == nullptr ? "lse" : "out", into.rows));
   }
   for (int64_t row = 0; row < into.rows; ++row) {
     const float m = lse[row];
@@ -205,21 +318,8 @@ Status state_from_output(const float* out, int64_t out_stride, const float* lse,
 
 Status finalize(const AttentionState& state, const float* sinks, float* out, int64_t out_stride,
                 float* lse) {
-  if (Status status = check_rows("state", state); !status.ok()) {
+  if (Status status = check_finalize(state, sinks, out, out_stride, lse); !status.ok()) {
     return status;
-  }
-  if (Status status = check_stride("out_stride", out_stride, state.rows, state.dims);
-      !status.ok()) {
-    return status;
-  }
-  if (state.rows > 0 && state.dims > 0 && out == nullptr) {
-    return Status::invalid(fmt::format("out: null; accepted: a pointer to {} rows of {} values",
-                                       state.rows, state.dims));
-  }
-  if (state.rows > 1 && state.dims > 0 && out == state.o && out_stride != state.o_stride) {
-    return Status::invalid(
-        fmt::format("out_stride: is {}; accepted: {}, since `out` is the state's own o", out_stride,
-                    state.o_stride));
   }
   for (int64_t row = 0; row < state.rows; ++row) {
     const RowStatistics statistics = row_of(state, row);

@@ -183,6 +183,15 @@ bool may_overlap(const Footprint& a, const Footprint& b) {
   return distance < a.run_bytes || distance + b.run_bytes > period;
 }
 
+Status check_apart(const Footprint& written, const Footprint& other, const char* accepted) {
+  if (!may_overlap(written, other)) {
+    return {};
+  }
+  return Status::invalid(fmt::format(
+      "{}: shares memory with {} (bytes [{:#x}, {:#x}) and [{:#x}, {:#x})); accepted: {}",
+      written.name, other.name, written.begin, written.end, other.begin, other.end, accepted));
+}
+
 int64_t kernel_stride(const ConstTensorView& view, int axis) {
   return view.sizes[axis] <= 1 || element_count(view) == 0 ? 0 : view.strides[axis];
 }

@@ -40,6 +40,9 @@ Status check_tensor(const ConstTensorView& view, const TensorRule& rule, Access 
 // (fused QKV); otherwise true when it cannot be excluded.
 bool may_overlap(const Footprint& a, const Footprint& b);
 
+// Refuses, by both names, a written tensor that may share a byte with another one.
+Status check_apart(const Footprint& written, const Footprint& other, const char* accepted);
+
 // Stride of an axis as kernels use it: 0 for axes of size <= 1 and for tensors without elements.
 int64_t kernel_stride(const ConstTensorView& view, int axis);
 

@@ -339,6 +339,105 @@ void expect_refused(const Status& status, const std::string& name) {
   EXPECT_NE(status.message().find("accepted: "), std::string::npos) << status.message();
 }
 
+// A buffer that holds any operand of two rows at any offset.
+struct Pool {
+  std::vector<float> values = std::vector<float>(16 * kDims, 0.5f);
+  float* at(int64_t offset) { return values.data() + offset; }
+  AttentionState state(int64_t m, int64_t l, int64_t o, int64_t o_stride = kDims) {
+    return {at(m), at(l), at(o), 2, kDims, o_stride};
+  }
+};
+
+constexpr int64_t kM = 0;
+constexpr int64_t kL = 8;
+constexpr int64_t kO = 16;
+constexpr int64_t kOther = 8 * kDims;  // where a second state lies
+
+TEST(State, MergeRefusesSharedMemory) {
+  Pool pool;
+  const AttentionState part = pool.state(kM, kL, kO);
+  const AttentionState apart = pool.state(kOther + kM, kOther + kL, kOther + kO);
+  const auto merged = [&](const AttentionState& into) {
+    const AttentionState parts[] = {apart, part};
+    return merge(parts, 2, into);
+  };
+  const std::vector<float> before = pool.values;
+  AttentionState into = part;
+  into.m = part.m + 1;
+  expect_refused(merged(into), "into.m: shares memory with parts[1].m");
+  into = apart;
+  into.m = part.l;
+  expect_refused(merged(into), "into.m: shares memory with parts[1].l");
+  into = part;
+  into.o = part.o + 1;
+  expect_refused(merged(into), "into.o: shares memory with parts[1].o");
+  into = part;
+  into.o_stride = 2 * kDims;  // a row would be overwritten before it is read
+  expect_refused(merged(into), "into.o: shares memory with parts[1].o");
+  into = pool.state(4 * kDims, 4 * kDims + 1, 5 * kDims);
+  expect_refused(merged(into), "into.l: shares memory with into.m");
+  EXPECT_EQ(pool.values, before);
+  // In place, in part or as a whole, and rows that interleave without touching.
+  EXPECT_TRUE(merged(part).ok());
+  EXPECT_TRUE(merged(pool.state(kM, 4 * kDims, 5 * kDims)).ok());
+  const AttentionState wide = pool.state(kM, kL, kO, 2 * kDims);
+  EXPECT_TRUE(merge(&wide, 1, pool.state(kOther, kOther + 2, kO + kDims, 2 * kDims)).ok());
+}
+
+TEST(State, StateFromOutputRefusesSharedMemory) {
+  Pool pool;
+  const AttentionState into = pool.state(kM, kL, kO);
+  const auto read = [&](int64_t out, int64_t lse) {
+    return state_from_output(pool.at(out), kDims, pool.at(lse), into);
+  };
+  const std::vector<float> before = pool.values;
+  expect_refused(read(kO + 1, kM), "into.o: shares memory with out");
+  expect_refused(read(kO, kM + 1), "into.m: shares memory with lse");
+  expect_refused(read(kO, kL), "into.l: shares memory with lse");
+  EXPECT_EQ(pool.values, before);
+  EXPECT_TRUE(read(kO, kM).ok());  // in place
+  EXPECT_EQ(*pool.at(kM), before[kM]);
+  EXPECT_EQ(*pool.at(kL), 1.0f);
+  EXPECT_EQ(*pool.at(kO), before[kO]);
+}
+
+TEST(State, FinalizeRefusesSharedMemory) {
+  Pool pool;
+  const AttentionState state = pool.state(kM, kL, kO);
+  const auto finished = [&](int64_t out, int64_t lse, int64_t out_stride = kDims) {
+    return finalize(state, pool.at(kOther), pool.at(out), out_stride, pool.at(lse));
+  };
+  const std::vector<float> before = pool.values;
+  expect_refused(finished(kO + kDims, kM), "out: shares memory with state.o");
+  expect_refused(finished(kO, kM, 2 * kDims), "out: shares memory with state.o");
+  expect_refused(finished(kO, kM + 1), "lse: shares memory with state.m");
+  expect_refused(finished(kO, kL), "lse: shares memory with state.l");
+  expect_refused(finished(kO, kOther + 1), "lse: shares memory with sinks");
+  expect_refused(finished(kOther + kO, kOther + kO), "out: shares memory with lse");
+  EXPECT_EQ(pool.values, before);
+  std::vector<float> out(2 * kDims);
+  float lse[2];
+  ASSERT_TRUE(finalize(state, pool.at(kOther), out.data(), kDims, lse).ok());
+  ASSERT_TRUE(finished(kO, kM).ok());  // in place
+  EXPECT_EQ(*pool.at(kM), lse[0]);
+  EXPECT_EQ(*pool.at(kO), out[0]);
+}
+
+// Sums that only a rescale keeps inside fp32.
+TEST(State, HugeSums) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  State a(1, 1);
+  a.m[0] = 3.0f;
+  a.l[0] = kLargest;
+  a.o[0] = kLargest;
+  State into(1, 1);
+  expect_merged({a.view, a.view, a.view, a.view}, into);
+  EXPECT_TRUE(std::isfinite(into.l[0]));
+  const Finished result = finished(into);
+  EXPECT_FLOAT_EQ(result.out[0], 1.0f);
+  EXPECT_FLOAT_EQ(result.lse[0], 3.0f + std::log(kLargest) + std::log(4.0f));
+}
+
 TEST(State, RefusalsByName) {
   const State a = partial(2, 0, 3);
   State into(2);
@@ -354,27 +453,21 @@ TEST(State, RefusalsByName) {
   expect_refused(merge(broken, 2, into.view), "parts[1]");
   broken[1] = a.view;
   broken[1].o = nullptr;
-  expect_refused(merge(broken, 2, into.view), "parts[1]: o is null");
-  broken[1] = into.view;
-  broken[1].o_stride = 2 * kDims;
-  expect_refused(merge(broken, 2, into.view), "parts[1].o_stride");
+  expect_refused(merge(broken, 2, into.view), "parts[1].o: data is null");
 
   AttentionState bad = into.view;
   bad.m = nullptr;
-  expect_refused(merge(good, 2, bad), "into: m or l is null");
+  expect_refused(merge(good, 2, bad), "into.m: data is null");
   bad = into.view;
   bad.o_stride = kDims - 1;
-  expect_refused(merge(good, 2, bad), "into.o_stride");
+  expect_refused(merge(good, 2, bad), "into.o: strides");
+  bad = into.view;
+  bad.rows = -1;
+  expect_refused(merge(good, 2, bad), "into: rows = -1");
 
   float lse[2];
-  expect_refused(finalize(a.view, nullptr, nullptr, kDims, lse), "out");
-  expect_refused(finalize(a.view, nullptr, into.o.data(), 1, lse), "out_stride");
-  // In place with another stride a row would be overwritten before it is read.
-  State wide = a;
-  wide.o.resize(4 * wide.o.size());
-  AttentionState own = wide.view;
-  own.o = wide.o.data();
-  expect_refused(finalize(own, nullptr, own.o, 2 * kDims, lse), "out_stride");
+  expect_refused(finalize(a.view, nullptr, nullptr, kDims, lse), "out: data is null");
+  expect_refused(finalize(a.view, nullptr, into.o.data(), 1, lse), "out: strides");
   expect_refused(state_from_output(a.o.data(), kDims, nullptr, into.view), "lse");
   expect_refused(state_from_output(nullptr, kDims, lse, into.view), "out");
 }
