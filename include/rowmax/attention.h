@@ -17,9 +17,12 @@ namespace rowmax {
 using ParallelFor = void (*)(void* context, int workers, void (*fn)(void* arg, int worker),
                              void* arg);
 
+// Most threads of one execute: an OpenMP runtime ends the process where it cannot start them.
+inline constexpr int kMaxThreads = 1024;
+
 // Who runs an execute.
 struct ExecuteOptions {
-  int threads = 0;                     // 0: the OpenMP default. Results never depend on it.
+  int threads = 0;  // 0: the OpenMP default; at most kMaxThreads. Results never depend on it.
   ParallelFor parallel_for = nullptr;  // null: OpenMP (plain threads in a forked child)
   void* parallel_context = nullptr;
 };

@@ -207,8 +207,8 @@ typedef void (*rowmax_parallel_for)(void* context, int workers, void (*fn)(void*
 /* How to execute. NULL stands for all zero. */
 typedef struct rowmax_execute_options {
   size_t struct_size;
-  int32_t threads;                  /* 0: the OpenMP default. Results never depend on it. */
-  int32_t reserved;                 /* 0 */
+  int32_t threads;  /* 0: the OpenMP default; at most 1024. Results never depend on it. */
+  int32_t reserved; /* 0 */
   rowmax_parallel_for parallel_for; /* NULL: OpenMP */
   void* parallel_context;
 } rowmax_execute_options;

@@ -101,12 +101,13 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
   if (plan.empty()) {
     return Status::invalid("plan: empty; accepted: a plan of make_plan");
   }
-  if (options.threads < 0) {
-    return Status::invalid(
-        fmt::format("threads: is {}; accepted: 0 (the default) or more", options.threads));
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return Status::invalid(fmt::format("threads: is {}; accepted: 0 (the default) to {}",
+                                       options.threads, kMaxThreads));
   }
   const detail::PlanData& data = plan.data();
-  const int threads = options.threads > 0 ? options.threads : plan::default_threads();
+  const int threads =
+      options.threads > 0 ? options.threads : std::min(plan::default_threads(), kMaxThreads);
   const Memory memory = {static_cast<char*>(workspace), workspace_bytes};
   if (Status status = check_workspace(data, threads, memory); !status.ok()) {
     return status;

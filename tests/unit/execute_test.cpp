@@ -264,17 +264,20 @@ TEST(Execute, WorkspaceErrorsNameTheBytes) {
   }
 }
 
-TEST(Execute, AnEmptyPlanAndNegativeThreadsAreRefused) {
+TEST(Execute, AnEmptyPlanAndBadThreadCountsAreRefused) {
   TensorSet set(counting_problem());
   const Status empty = execute(Plan(), set.tensors, nullptr, 0);
   EXPECT_EQ(empty.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(empty.message().rfind("plan:", 0), 0u) << empty.message();
 
   ExecuteOptions options;
-  options.threads = -1;
-  const Status threads = execute(counting_plan(1), set.tensors, nullptr, 0, options);
-  EXPECT_EQ(threads.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(threads.message().rfind("threads: is -1", 0), 0u) << threads.message();
+  for (const int threads : {-1, kMaxThreads + 1}) {
+    options.threads = threads;
+    const Status status = execute(counting_plan(1), set.tensors, nullptr, 0, options);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message().rfind("threads: is " + std::to_string(threads) + ";", 0), 0u)
+        << status.message();
+  }
 }
 
 TEST(Execute, NothingIsWrittenWhenATensorIsWrong) {
