@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -100,14 +101,8 @@ void run_pass(const AttentionProblem& problem, const AttendOptions& options, Pro
 }
 
 bool all_pass(const Session& session) {
-  for (const Pass& pass : session.passes) {
-    for (const TensorCheck& check : pass.checks) {
-      if (!check.pass) {
-        return false;
-      }
-    }
-  }
-  return true;
+  return std::all_of(session.passes.begin(), session.passes.end(),
+                     [](const Pass& pass) { return all_pass(pass.checks); });
 }
 
 std::string names_of(const TensorFile& file) {
@@ -161,7 +156,7 @@ void print_text(const AttendOptions& options, const Session& session, int thread
     fmt::print(", {} sequences of up to {} tokens", session.passes[0].problem.sizes.batch,
                session.passes[0].problem.sizes.seqlen_q);
   }
-  fmt::print("\n{}, {}, {} threads\n\n", host_device().name, host_device().isa, threads);
+  fmt::print("\n{}, {}, {}\n\n", host_device().name, host_device().isa, threads_text(threads));
   Table passes({"<pass", "<kernel", "time", "GFLOP", "GFLOP/s", "workspace"});
   for (const Pass& pass : session.passes) {
     passes.add({pass.problem.op == Op::kForward ? "forward" : "backward", pass.kernel,
@@ -223,7 +218,6 @@ constexpr const char* kFooter =
 fewer heads. Or .npy files of q, k, v and, for --backward, do.
 Output: a .safetensors file with out and lse, with --backward also dq, dk, dv. Without --out
 nothing is written. The file appears only when everything succeeded.
-Exit codes: 0 ok, 1 a check failed, 2 bad input, 3 internal error.
 
 Examples:
   rowmax attend data/minilm_layer3_varlen.safetensors --check --dtype bf16
@@ -239,7 +233,7 @@ Verb add_attend(CLI::App& app) {
   app.add_option("--out", options->out, "write the results to this safetensors file");
   app.add_flag("--causal", options->causal, "row i sees keys up to its own position");
   app.add_option("--window", options->window,
-                 "LEFT,RIGHT: keys seen to each side, both ends included; -1 is unbounded");
+                 "LEFT,RIGHT: keys seen to each side, both ends included; -1 or inf is unbounded");
   app.add_flag("--top-left", options->top_left,
                "tie the diagonal to the first key instead of the last");
   app.add_option("--scale", options->scale, "factor of q k' (default: 1 / sqrt(head_dim))");
@@ -247,7 +241,7 @@ Verb add_attend(CLI::App& app) {
   app.add_option("--dtype", options->dtype, "convert the inputs: f32, bf16, f16 or f64");
   app.add_option("--device", options->device, "where to compute: cpu");
   app.add_option("--threads", options->threads, "threads (0: all; results never depend on it)")
-      ->check(CLI::Range(0, 1024));
+      ->check(CLI::Range(0, kMaxThreads));
   app.add_option("--kernel", options->kernel, "force the forward kernel by its exact name");
   app.add_option("--repeat", options->repeat, "runs; the median time is reported")
       ->check(CLI::Range(1, 1000000));

@@ -71,11 +71,15 @@ AttendInput load_safetensors_input(const AttendOptions& options) {
   return input;
 }
 
+[[noreturn]] void refuse_file_count(const AttendOptions& options) {
+  bad_input(fmt::format(
+      "{} files given; accepted: one .safetensors file, or .npy files of q, k, v (and do)",
+      options.files.size()));
+}
+
 AttendInput load_npy_input(const AttendOptions& options) {
   if (options.files.size() != 3 && options.files.size() != 4) {
-    bad_input(fmt::format(
-        "{} files given; accepted: one .safetensors file, or .npy files of q, k, v (and do)",
-        options.files.size()));
+    refuse_file_count(options);
   }
   AttendInput input;
   input.q = require(read_npy(options.files[0]));
@@ -213,10 +217,11 @@ void load_gradient(const AttendOptions& options, AttendInput* input) {
 void convert_inputs(const AttendOptions& options, AttendInput* input) {
   DType dtype = input->q.dtype;
   if (!options.dtype.empty()) {
-    dtype = require(parse_dtype(options.dtype), "--dtype");
-    if (!is_floating(dtype)) {
-      bad_input(fmt::format("--dtype is {}; accepted: f32, bf16, f16, f64", options.dtype));
+    const Result<DType> parsed = parse_dtype(options.dtype);
+    if (!parsed || !is_floating(*parsed)) {
+      bad_input(fmt::format("--dtype is '{}'; accepted: f32, bf16, f16, f64", options.dtype));
     }
+    dtype = *parsed;
   } else if (input->k.dtype != dtype || input->v.dtype != dtype) {
     bad_input(fmt::format("q is {}, k is {}, v is {}; accepted: one type, or --dtype to convert",
                           to_string(dtype), to_string(input->k.dtype), to_string(input->v.dtype)));
@@ -251,7 +256,8 @@ Bound parse_bound(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty() || value < 0) {
-    bad_input(fmt::format("--window bound '{}'; accepted: 0 or more, or -1 for unbounded", text));
+    bad_input(fmt::format("--window bound is '{}'; accepted: 0 or more, or -1 or inf for unbounded",
+                          text));
   }
   return Bound::at(value);
 }
@@ -261,7 +267,9 @@ Band band_of(const AttendOptions& options) {
   if (!options.window.empty()) {
     const size_t comma = options.window.find(',');
     if (comma == std::string::npos) {
-      bad_input(fmt::format("--window is '{}'; accepted: LEFT,RIGHT", options.window));
+      bad_input(fmt::format(
+          "--window is '{}'; accepted: LEFT,RIGHT, each 0 or more, or -1 or inf for unbounded",
+          options.window));
     }
     const std::string_view text = options.window;
     band.left = parse_bound(text.substr(0, comma));
@@ -279,10 +287,7 @@ Band band_of(const AttendOptions& options) {
 AttendInput load_attend_input(const AttendOptions& options) {
   const bool npy = ends_with(options.files[0], ".npy");
   if (!npy && options.files.size() != 1) {
-    bad_input(
-        fmt::format("{} files given; accepted: one .safetensors file, or .npy files of q, k, "
-                    "v (and do)",
-                    options.files.size()));
+    refuse_file_count(options);
   }
   AttendInput input = npy ? load_npy_input(options) : load_safetensors_input(options);
   check_type("q", input.q);

@@ -49,7 +49,6 @@ Json json_of(const Measurement& m, double flops) {
           {"measured_bytes", m.measured_bytes}};
 }
 
-// One line of the JSON file.
 // Lines as they are for .jsonl, else the array of them.
 std::string as_file(const std::string& lines, const std::string& path) {
   if (path.ends_with(".jsonl")) {
@@ -65,6 +64,7 @@ std::string as_file(const std::string& lines, const std::string& path) {
   return array + "]\n";
 }
 
+// One line of the JSON file.
 std::string json_line(const BenchResult& result, const Options& options) {
   const DeviceInfo device = host_device();
   Json line = {{"case", testkit::to_string(result.spec)},
@@ -100,57 +100,102 @@ std::string error_text(const BenchResult& result) {
   }
   double error = 0.0;
   double ratio = 0.0;
-  bool pass = true;
   for (const TensorCheck& check : result.checks) {
     error = check.tensor == "lse" ? error : std::max(error, check.max_error);
     ratio = std::max(ratio, check.ratio);
-    pass = pass && check.pass;
   }
   return fmt::format("{:.1e} ({:.2f}){}{}", error, ratio, result.checked_rows > 0 ? "*" : "",
-                     pass ? "" : " FAIL");
+                     all_pass(result.checks) ? "" : " FAIL");
 }
 
-void print_table(const std::vector<BenchResult>& results, const Options& options) {
+// "1024", or "1 x 8192" (query x key length).
+std::string length_text(const Sizes& sizes) {
+  return sizes.seqlen_q == sizes.seqlen_k ? fmt::format("{}", sizes.seqlen_k)
+                                          : fmt::format("{} x {}", sizes.seqlen_q, sizes.seqlen_k);
+}
+
+// The text of a case but for its length, which is a column of its own.
+std::string text_without_length(const testkit::Case& spec) {
+  const Sizes& sizes = spec.problem.sizes;
+  const std::string length = sizes.seqlen_q == sizes.seqlen_k
+                                 ? fmt::format(" s{}", sizes.seqlen_k)
+                                 : fmt::format(" sq{} sk{}", sizes.seqlen_q, sizes.seqlen_k);
+  std::string text = testkit::to_string(spec);
+  return text.erase(text.find(length), length.size());
+}
+
+std::string peak_text(const Measurement& side) {
+  return bytes_text(static_cast<double>(side.peak_bytes()));
+}
+
+std::string case_and_kernel(const BenchResult& result) {
+  return fmt::format("{}: {}", text_without_length(result.spec), result.kernel);
+}
+
+bool same_but_length(const std::vector<BenchResult>& results) {
+  return std::all_of(results.begin(), results.end(), [&results](const BenchResult& result) {
+    return case_and_kernel(result) == case_and_kernel(results[0]);
+  });
+}
+
+Table table_of(const std::vector<BenchResult>& results, const Options& options) {
   const bool baseline = !options.baseline.empty();
-  std::vector<std::string> header = {"<case", "<kernel", "time", "p10", "GFLOP/s", "memory"};
+  const bool name_cases = !same_but_length(results);
+  std::vector<std::string> header = {"length", "time", "GFLOP/s"};
   if (baseline) {
-    header.insert(header.end(), {"naive time", "naive memory", "speed-up", "p10"});
+    header.insert(header.end(), {"naive time", "ratio", "memory", "naive memory"});
+  } else {
+    header.push_back("memory");
   }
   if (options.limits.check) {
     header.push_back("error (/ limit)");
   }
+  if (name_cases) {
+    header.push_back("<case: kernel");
+  }
   Table table(header);
-  bool sampled = false;
   for (const BenchResult& result : results) {
-    std::vector<std::string> row = {testkit::to_string(result.spec),
-                                    result.kernel,
+    std::vector<std::string> row = {length_text(result.spec.problem.sizes),
                                     time_text(median(result.ours.seconds)),
-                                    time_text(quantile(result.ours.seconds, 0.1)),
-                                    number_text(result.gflops()),
-                                    bytes_text(static_cast<double>(result.ours.peak_bytes()))};
+                                    number_text(result.gflops())};
     if (result.naive) {
       row.insert(row.end(), {time_text(median(result.naive->seconds)),
-                             bytes_text(static_cast<double>(result.naive->peak_bytes())),
                              fmt::format("{:.1f}x", median(result.ratios())),
-                             fmt::format("{:.1f}x", quantile(result.ratios(), 0.1))});
+                             peak_text(result.ours), peak_text(*result.naive)});
     } else if (baseline) {
-      row.insert(row.end(), {"skipped", "-", "-", "-"});
+      row.insert(row.end(), {"skipped", "-", peak_text(result.ours), "-"});
+    } else {
+      row.push_back(peak_text(result.ours));
     }
     if (options.limits.check) {
       row.push_back(error_text(result));
     }
-    sampled = sampled || result.checked_rows > 0;
+    if (name_cases) {
+      row.push_back(case_and_kernel(result));
+    }
     table.add(std::move(row));
   }
+  return table;
+}
+
+void print_table(const std::vector<BenchResult>& results, const Options& options) {
   const DeviceInfo device = host_device();
-  fmt::print("{}, {}, {} threads; median of up to {} rounds\n\n{}", device.name, device.isa,
-             thread_count(options), options.limits.rounds, table.text());
-  fmt::print("\nmemory: peak beyond inputs and outputs\n");
-  if (sampled) {
-    fmt::print("*: checked on {} query rows; the reference takes too long for all\n",
-               std::max_element(results.begin(), results.end(), [](const auto& a, const auto& b) {
-                 return a.checked_rows < b.checked_rows;
-               })->checked_rows);
+  fmt::print("{}, {}, {}; median of up to {} rounds\n", device.name, device.isa,
+             threads_text(thread_count(options)), options.limits.rounds);
+  if (same_but_length(results)) {
+    fmt::print("{}\n", case_and_kernel(results[0]));
+  }
+  fmt::print("\n{}\n", table_of(results, options).text());
+  if (!options.baseline.empty()) {
+    fmt::print("ratio: naive time / time, median of the rounds\n");
+  }
+  fmt::print("memory: peak beyond inputs and outputs\n");
+  const int64_t sampled_rows =
+      std::max_element(results.begin(), results.end(), [](const auto& a, const auto& b) {
+        return a.checked_rows < b.checked_rows;
+      })->checked_rows;
+  if (sampled_rows > 0) {
+    fmt::print("*: checked on {} query rows; the reference takes too long for all\n", sampled_rows);
   }
   for (const BenchResult& result : results) {
     if (!result.naive_skipped.empty()) {
@@ -182,8 +227,9 @@ std::string plot_of(const std::vector<BenchResult>& results, const Options& opti
   const std::string title = fmt::format(
       "Exact attention, {} {}, {} heads of {}", problem.op == Op::kForward ? "forward" : "backward",
       to_string(problem.dtype), problem.sizes.heads_q, problem.sizes.head_dim);
-  const std::string subtitle = fmt::format("{}, {}, {} threads, rowmax {}", device.name, device.isa,
-                                           thread_count(options), ROWMAX_VERSION_STRING);
+  const std::string subtitle =
+      fmt::format("{}, {}, {}, rowmax {}", device.name, device.isa,
+                  threads_text(thread_count(options)), ROWMAX_VERSION_STRING);
   return render_svg(
       title, subtitle,
       {{"Time of one call", "sequence length (log)", AxisUnit::kSeconds, {our_time, naive_time}},
@@ -194,31 +240,15 @@ std::string plot_of(const std::vector<BenchResult>& results, const Options& opti
 }
 
 bool all_pass(const std::vector<BenchResult>& results) {
-  for (const BenchResult& result : results) {
-    for (const TensorCheck& check : result.checks) {
-      if (!check.pass) {
-        return false;
-      }
-    }
-  }
-  return true;
+  return std::all_of(results.begin(), results.end(),
+                     [](const BenchResult& result) { return all_pass(result.checks); });
 }
 
 int run(const Options& options) {
-  if (!options.cases.empty() && !options.suite.empty()) {
-    bad_input("cases and --suite are given; accepted: one of them");
-  }
   if (!options.baseline.empty() && options.baseline != "naive") {
     bad_input(fmt::format("--baseline is '{}'; accepted: naive", options.baseline));
   }
-  const std::vector<std::string> lines =
-      options.cases.empty() ? cases_of_suite(options.suite.empty() ? "bench" : options.suite)
-                            : cases_from_arguments(options.cases);
-  std::vector<testkit::Case> cases;
-  for (const std::string& line : lines) {
-    cases.push_back(require(testkit::parse_case(line), fmt::format("case \"{}\"", line)));
-    require(validate(cases.back().problem), fmt::format("case \"{}\"", line));
-  }
+  const std::vector<testkit::Case> cases = read_cases(options.cases, options.suite, "bench");
   Progress progress;
   BaselineBudget budget;
   std::vector<BenchResult> results;
@@ -244,8 +274,8 @@ int run(const Options& options) {
 }
 
 constexpr const char* kFooter =
-    R"(Sides run in turns, round by round; the speed-up is the median (and the 10th percentile) of the
-ratio per round. FLOPs are exact: only visible (row, key) pairs count.
+    R"(Sides run in turns, round by round; the ratio is the median over the rounds (the JSON also has
+the 10th percentile). FLOPs are exact: only visible (row, key) pairs count.
 The naive implementation stores the score matrix. It is skipped, with the reason printed, where it
 would need more than half of the memory or longer than --baseline-seconds.
 
@@ -269,7 +299,7 @@ Verb add_bench(CLI::App& app) {
                  "longest predicted call of the baseline that is run")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--threads", options->limits.threads, "threads of both sides (0: all)")
-      ->check(CLI::Range(0, 1024));
+      ->check(CLI::Range(0, kMaxThreads));
   app.add_option("--rounds", options->limits.rounds, "rounds")->check(CLI::Range(1, 10000));
   app.add_option("--case-seconds", options->limits.case_seconds,
                  "fewer rounds, at least one, where they would take longer")

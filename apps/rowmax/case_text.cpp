@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string_view>
 
@@ -9,14 +10,7 @@
 #include "verbs.h"
 
 namespace rowmax::app {
-
-std::string join_words(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    text += text.empty() ? word : " " + word;
-  }
-  return text;
-}
+namespace {
 
 std::vector<std::string> cases_from_arguments(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
@@ -24,13 +18,10 @@ std::vector<std::string> cases_from_arguments(const std::vector<std::string>& ar
       return arguments;
     }
   }
-  if (arguments.empty()) {
-    return {};
-  }
   return {join_words(arguments)};
 }
 
-std::vector<std::string> cases_of_suite(const std::string& name) {
+std::vector<std::string> cases_of_suite(const std::string& name, const std::string& extra) {
   for (const Suite& suite : kSuites) {
     if (name != suite.name) {
       continue;
@@ -47,16 +38,44 @@ std::vector<std::string> cases_of_suite(const std::string& name) {
     }
     return cases;
   }
-  bad_input(fmt::format("suite '{}' is unknown; accepted: {}", name, suite_names()));
+  bad_input(fmt::format("suite '{}' is unknown; accepted: {}", name, suite_names(extra)));
 }
 
-std::string suite_names() {
+}  // namespace
+
+std::string join_words(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += text.empty() ? word : " " + word;
+  }
+  return text;
+}
+
+std::vector<testkit::Case> read_cases(const std::vector<std::string>& arguments,
+                                      const std::string& suite, const std::string& default_suite,
+                                      const std::string& extra) {
+  if (!arguments.empty() && !suite.empty()) {
+    bad_input("cases and --suite are given; accepted: one of them");
+  }
+  const std::vector<std::string> lines =
+      arguments.empty() ? cases_of_suite(suite.empty() ? default_suite : suite, extra)
+                        : cases_from_arguments(arguments);
+  std::vector<testkit::Case> cases;
+  for (const std::string& line : lines) {
+    const std::string context = fmt::format("case \"{}\"", line);
+    cases.push_back(require(testkit::parse_case(line), context));
+    require(validate(cases.back().problem), context);
+  }
+  return cases;
+}
+
+std::string suite_names(const std::string& extra) {
   std::string names;
   for (const Suite& suite : kSuites) {
     names += names.empty() ? "" : ", ";
     names += suite.name;
   }
-  return names;
+  return extra.empty() ? names : names + ", " + extra;
 }
 
 }  // namespace rowmax::app

@@ -4,20 +4,22 @@
 #include <string>
 #include <vector>
 
+#include "testkit/case.h"
+
 namespace rowmax::app {
 
 // The words of one case, joined by single spaces.
 std::string join_words(const std::vector<std::string>& words);
 
-// The cases given as arguments. Each argument that holds a space is a case of its own; when none
-// does, all arguments together are the words of one case.
-std::vector<std::string> cases_from_arguments(const std::vector<std::string>& arguments);
+// The cases given as arguments or those of a suite, all parsed and validated: a typing error at the
+// end costs no minutes. Each argument that holds a space is a case of its own; when none does, all
+// arguments together are the words of one case. No arguments: the embedded suite `suite`
+// (tests/cases/NAME.txt), or `default_suite`. `extra` is a suite of the caller's own, for messages.
+std::vector<testkit::Case> read_cases(const std::vector<std::string>& arguments,
+                                      const std::string& suite, const std::string& default_suite,
+                                      const std::string& extra = "");
 
-// The lines of an embedded suite (tests/cases/NAME.txt) without comments, or a Failure that names
-// the suites.
-std::vector<std::string> cases_of_suite(const std::string& name);
-
-// "smoke, ci, ...".
-std::string suite_names();
+// "smoke, ci, ..." and `extra`.
+std::string suite_names(const std::string& extra = "");
 
 }  // namespace rowmax::app

@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <cmath>
 
@@ -20,6 +21,11 @@ nlohmann::ordered_json json_of(const TensorCheck& check) {
           {"limit", json_number(check.limit)},
           {"ratio", json_number(check.ratio)},
           {"pass", check.pass}};
+}
+
+bool all_pass(const std::vector<TensorCheck>& checks) {
+  return std::all_of(checks.begin(), checks.end(),
+                     [](const TensorCheck& check) { return check.pass; });
 }
 
 TensorCheck check_of(const testkit::OutputReport& report) {

@@ -24,6 +24,8 @@ struct TensorCheck {
 nlohmann::ordered_json json_number(double value);
 nlohmann::ordered_json json_of(const TensorCheck& check);
 
+bool all_pass(const std::vector<TensorCheck>& checks);
+
 TensorCheck check_of(const testkit::OutputReport& report);
 
 // Checks the outputs that `tensors` holds: out and lse of a forward problem, the gradients of a

@@ -19,6 +19,10 @@ std::string cache_text(int64_t bytes) {
 
 int run(bool json) {
   const DeviceInfo device = host_device();
+  // An unknown name is passed on by host_device for make_plan to refuse.
+  if (device.isa != "portable" && device.isa != "avx2") {
+    bad_input(fmt::format("ROWMAX_MAX_ISA is '{}'; accepted: portable, avx2", device.isa));
+  }
   if (json) {
     const nlohmann::ordered_json object = {{"version", ROWMAX_VERSION_STRING},
                                            {"kind", device.kind},

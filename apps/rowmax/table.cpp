@@ -82,6 +82,10 @@ std::string bytes_text(double bytes) {
                                     : fmt::format("{} {}", three_digits(bytes), kUnits[unit]);
 }
 
+std::string threads_text(int threads) {
+  return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
+}
+
 std::string number_text(double value) { return fmt::format("{:.3g}", value); }
 
 }  // namespace rowmax::app

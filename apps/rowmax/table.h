@@ -23,6 +23,8 @@ class Table {
 std::string time_text(double seconds);
 // "640 B", "1.5 KiB", "64 MiB".
 std::string bytes_text(double bytes);
+// "1 thread", "2 threads".
+std::string threads_text(int threads);
 // Three significant digits, "inf" and "nan" by name.
 std::string number_text(double value);
 

@@ -194,19 +194,12 @@ int finish(const Options& options, const Summary& summary, Json extra, bool cove
 }
 
 int run_cases(const Options& options) {
-  const std::vector<std::string> lines =
-      options.cases.empty() ? cases_of_suite(options.suite.empty() ? "smoke" : options.suite)
-                            : cases_from_arguments(options.cases);
-  // All are parsed before the first runs: a typing error at the end costs no minutes.
-  std::vector<testkit::Case> cases;
-  for (const std::string& line : lines) {
-    cases.push_back(require(testkit::parse_case(line), fmt::format("case \"{}\"", line)));
-    require(validate(cases.back().problem), fmt::format("case \"{}\"", line));
-  }
+  const std::vector<testkit::Case> cases =
+      read_cases(options.cases, options.suite, "smoke", kFuzzSuite);
   Progress progress;
   Summary summary;
   for (size_t i = 0; i < cases.size(); ++i) {
-    progress.show(fmt::format("{} of {}: {}", i + 1, cases.size(), lines[i]));
+    progress.show(fmt::format("{} of {}: {}", i + 1, cases.size(), testkit::to_string(cases[i])));
     report_outcome(run_one(cases[i], options), options, progress, &summary);
   }
   progress.show("");
@@ -294,17 +287,15 @@ int run_fuzz(Options options) {
 }
 
 int run(const Options& options) {
-  if (!options.cases.empty() && !options.suite.empty()) {
-    bad_input("cases and --suite are given; accepted: one of them");
-  }
-  return options.suite == kFuzzSuite ? run_fuzz(options) : run_cases(options);
+  const bool fuzz = options.suite == kFuzzSuite && options.cases.empty();
+  return fuzz ? run_fuzz(options) : run_cases(options);
 }
 
 constexpr const char* kFooter =
     R"(Each line shows the largest error / limit of the case; the limit follows docs/numerics.md. Every
 case is run with poisoned memory, and its bits are compared between 1 and 3 threads.
-Exit codes: 0 all passed, 1 a case failed (or fuzz left a feature untested), 2 bad input or no
-kernel serves a case, 3 internal error.
+Exit codes are those of rowmax --help; also 1 when fuzz left a feature untested, and 2 when no
+kernel serves a case.
 
 Examples:
   rowmax verify --suite ci
@@ -316,11 +307,10 @@ Examples:
 Verb add_verify(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
-  app.add_option("--suite", options->suite,
-                 fmt::format("{} or fuzz (default: smoke)", suite_names()));
+  app.add_option("--suite", options->suite, suite_names(kFuzzSuite) + " (default: smoke)");
   app.add_option("--kernel", options->kernel, "force a kernel by its exact name");
   app.add_option("--threads", options->threads, "threads (0: all; fuzz: varied)")
-      ->check(CLI::Range(0, 1024));
+      ->check(CLI::Range(0, kMaxThreads));
   app.add_option("--seed", options->seed, "fuzz: seed of the generator");
   app.add_option("--count", options->count, "fuzz: number of cases")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));

@@ -195,6 +195,23 @@ TEST(Attend, BandsAndScoreOptions) {
   EXPECT_EQ(folder.files().size(), 1u);
 }
 
+TEST(Attend, RefusalsNameWhatIsAccepted) {
+  const TemporaryFolder folder;
+  const std::string in = qkv_file(folder);
+  const std::string bounds = "0 or more, or -1 or inf for unbounded";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> refused = {
+      {{"--window", "inf,x"}, bounds},
+      {{"--window", "inf"}, bounds},
+      {{"--dtype", "f8"}, "--dtype is 'f8'; accepted: f32, bf16, f16, f64\n"},
+      {{"--dtype", "i32"}, "--dtype is 'i32'; accepted: f32, bf16, f16, f64\n"},
+      {{"--threads", "1025"}, "1024"}};
+  for (const auto& [options, message] : refused) {
+    const ProcessResult result = run_command({"attend", in, options[0], options[1]});
+    EXPECT_EQ(result.exit_code, 2) << options[1];
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+  }
+}
+
 TEST(Attend, RaggedTailsOfTheOutputAreZero) {
   const TemporaryFolder folder;
   // Three stored rows, two of them in sequences.
