@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # `make test`: release build with every test, its objects and tables, random problems. `make test-all`
 # adds what the units take to compile, the sanitizers and the aarch64 compile check. Prints a table of
-# seconds per stage; the last line sums up the tests. Exits 1 if anything failed.
+# seconds per stage; the last line sums up the tests. Exits 1 if anything failed; a failed release
+# stage is the last one.
 #   tools/test.sh [STAGE...]    release rows objects readme fuzz (default); budget asan tsan aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -109,6 +110,10 @@ for stage in "${stages[@]}"; do
   rc=$?
   [[ $rc -ne 0 ]] && broken=$((broken + 1))
   table+=("$(printf '%-10s %6d s  %s' "$stage" $((SECONDS - begin)) "$([[ $rc -eq 0 ]] && echo ok || echo FAILED)")")
+  if [[ $stage == release && $rc -ne 0 ]]; then
+    table+=("the other stages were not run: they need what release builds")
+    break
+  fi
 done
 
 echo
