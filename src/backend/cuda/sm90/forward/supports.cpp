@@ -1,9 +1,96 @@
 #include "backend/cuda/sm90/forward/supports.h"
 
-namespace rowmax::cuda::sm90 {
+#include <string>
 
-Status supports(const AttentionProblem& /*problem*/, const KernelConfig& /*config*/) {
-  return Status::unsupported("not yet");
+namespace rowmax::cuda::sm90 {
+namespace {
+
+// Positions, and sums of a position and a band's bound, are 32-bit in the kernel.
+constexpr int64_t kMaxLength = int64_t{1} << 30;
+// The copy engine moves 16 bytes: 8 elements.
+constexpr int64_t kDimMultiple = 8;
+
+Status too_large(const char* name, int64_t value, int64_t limit) {
+  return Status::unsupported(std::string(name) + " " + std::to_string(value) + " exceeds " +
+                             std::to_string(limit));
+}
+
+Status check_head_dim(const char* name, int64_t value, int limit) {
+  if (value > limit) {
+    return too_large(name, value, limit);
+  }
+  if (value % kDimMultiple != 0) {
+    return Status::unsupported(std::string(name) + " " + std::to_string(value) +
+                               " is no multiple of 8");
+  }
+  return {};
+}
+
+Status check_score(const AttentionProblem& problem) {
+  if (problem.score.mask.present) {
+    return Status::unsupported("boolean mask is not implemented on this kernel");
+  }
+  if (problem.score.bias.present) {
+    return Status::unsupported("additive bias is not implemented on this kernel");
+  }
+  if (problem.score.block_mask) {
+    return Status::unsupported("block mask is not implemented on this kernel");
+  }
+  if (problem.score.document_ids) {
+    return Status::unsupported("document ids are not implemented on this kernel");
+  }
+  if (problem.score.dropout_p > 0.0) {
+    return Status::unsupported("dropout is not implemented on this kernel");
+  }
+  return {};
+}
+
+Status check_sizes(const AttentionProblem& problem) {
+  const Sizes& sizes = problem.sizes;
+  const Storage& storage = problem.storage;
+  if (sizes.seqlen_q > kMaxLength) {
+    return too_large("seqlen_q", sizes.seqlen_q, kMaxLength);
+  }
+  if (sizes.seqlen_k > kMaxLength) {
+    return too_large("seqlen_k", sizes.seqlen_k, kMaxLength);
+  }
+  if (storage.total_q > kMaxLength) {
+    return too_large("total_q", storage.total_q, kMaxLength);
+  }
+  if (storage.total_k > kMaxLength) {
+    return too_large("total_k", storage.total_k, kMaxLength);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status supports(const AttentionProblem& problem, const KernelConfig& config) {
+  if (problem.op != Op::kForward) {
+    return Status::unsupported("computes forward only");
+  }
+  if (config.dtype != problem.dtype) {
+    return Status::unsupported(std::string("computes ") + to_string(*config.dtype) + ", dtype is " +
+                               to_string(problem.dtype));
+  }
+  if (problem.storage.key == Source::kPaged) {
+    return Status::unsupported("paged keys are not implemented on this kernel");
+  }
+  if (config.mask == MaskClass::kFull && !problem.band.is_full()) {
+    return Status::unsupported("masks no band");
+  }
+  if (Status status = check_head_dim("head_dim", problem.sizes.head_dim, config.head_dim);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = check_head_dim("head_dim_v", problem.sizes.head_dim_v, config.head_dim_v);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = check_score(problem); !status.ok()) {
+    return status;
+  }
+  return check_sizes(problem);
 }
 
 }  // namespace rowmax::cuda::sm90
