@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <ostream>
 
 #include "runs.h"
 #include "testkit/inputs.h"
@@ -19,6 +20,10 @@ struct Part {
   const KernelEntry* entry;
   int part;
 };
+
+void PrintTo(const Part& part, std::ostream* out) {
+  *out << part.entry->config.name << " " << part.part;
+}
 
 std::vector<Part> parts() {
   std::vector<Part> out;

@@ -6,10 +6,17 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <sstream>
 
 #include "api/backends.h"
 #include "testkit/random.h"
+
+namespace rowmax {
+
+void PrintTo(const KernelEntry* entry, std::ostream* out) { *out << entry->config.name; }
+
+}  // namespace rowmax
 
 namespace rowmax::test {
 

@@ -2,12 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
 #include "kernel_api/kernel.h"
 #include "rowmax/attention.h"
 #include "testkit/case.h"
+
+namespace rowmax {
+
+// How parameterised tests print an entry: its name.
+void PrintTo(const KernelEntry* entry, std::ostream* out);
+
+}  // namespace rowmax
 
 namespace rowmax::test {
 
