@@ -18,102 +18,15 @@ import re
 import statistics
 import time
 
-DTYPES = {"f64": 0, "f32": 1, "bf16": 2, "f16": 3}
+from capi import Call, load_library, view, visible_pairs
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
-                ("sizes", ctypes.c_int64 * 4), ("strides", ctypes.c_int64 * 4)]
-
-
-def tensor_names():
-    """Members of rowmax_tensors from q to dslopes, in the header's order."""
-    header = os.path.join(os.path.dirname(__file__), "..", "include", "rowmax", "c_api.h")
-    with open(header, encoding="utf-8") as f:
-        body = re.search(r"typedef struct rowmax_tensors \{(.*?)\} rowmax_tensors;", f.read(), re.S)
-    names = []
-    for members in re.findall(r"rowmax_tensor ([a-z_0-9, ]+);", body.group(1)):
-        names += [name.strip() for name in members.split(",")]
-    return names
-
-
-class Tensors(ctypes.Structure):
-    _fields_ = ([("struct_size", ctypes.c_size_t)] + [(name, Tensor) for name in tensor_names()] +
-                [("dropout_seed", ctypes.c_uint64), ("dropout_offset", ctypes.c_uint64),
-                 ("dropout_state", ctypes.c_void_p), ("dropout_row_base", ctypes.c_int64),
-                 ("dropout_col_base", ctypes.c_int64)])
-
-
-class ExecuteOptions(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("threads", ctypes.c_int32),
-                ("reserved", ctypes.c_int32), ("parallel_for", ctypes.c_void_p),
-                ("parallel_context", ctypes.c_void_p)]
-
-
-def view(tensor, order, dtype):
-    """A torch tensor as a rowmax_tensor with its axes in `order`."""
-    out = Tensor(tensor.data_ptr(), DTYPES[dtype], len(order))
-    for i, axis in enumerate(order):
-        out.sizes[i] = tensor.shape[axis]
-        out.strides[i] = tensor.stride(axis)
-    return out
-
-
-class Call:
-    """One plan with its tensors and workspace, ready to run again and again."""
-
-    def __init__(self, library, text, tensors, threads):
-        self.library = library
-        self.message = ctypes.create_string_buffer(4096)
-        # rowmax_problem, opaque here: a size larger than the library's is accepted when the rest is 0
-        problem = ctypes.create_string_buffer(4096)
-        ctypes.c_size_t.from_buffer(problem).value = 4096
-        self._check(library.rowmax_problem_parse(text.encode(), problem, self.message, 4096))
-        self.plan = ctypes.c_void_p()
-        self._check(library.rowmax_plan_create(problem, None, ctypes.byref(self.plan), self.message,
-                                               4096))
-        self.bytes = library.rowmax_plan_workspace_bytes(self.plan, threads)
-        self.buffer = ctypes.create_string_buffer(self.bytes + 64)
-        self.workspace = ctypes.c_void_p((ctypes.addressof(self.buffer) + 63) // 64 * 64)
-        self.tensors = Tensors(struct_size=ctypes.sizeof(Tensors), **tensors)
-        self.options = ExecuteOptions(ctypes.sizeof(ExecuteOptions), threads)
-        self.kernel = library.rowmax_plan_kernel(self.plan).decode()
-
-    def _check(self, status):
-        if status != 0:
-            raise RuntimeError(self.message.value.decode())
-
-    def __call__(self):
-        self._check(self.library.rowmax_execute(self.plan, ctypes.byref(self.tensors),
-                                                self.workspace, self.bytes,
-                                                ctypes.byref(self.options), self.message, 4096))
-
-
-def load_library(build):
-    library = ctypes.CDLL(os.path.join(build, "src", "librowmax.so"))
-    library.rowmax_plan_workspace_bytes.restype = ctypes.c_size_t
-    library.rowmax_plan_workspace_bytes.argtypes = [ctypes.c_void_p, ctypes.c_int32]
-    library.rowmax_plan_kernel.restype = ctypes.c_char_p
-    library.rowmax_plan_kernel.argtypes = [ctypes.c_void_p]
-    library.rowmax_plan_create.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-                                           ctypes.c_void_p, ctypes.c_size_t]
-    library.rowmax_problem_parse.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
-                                             ctypes.c_size_t]
-    library.rowmax_execute.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-                                       ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p,
-                                       ctypes.c_size_t]
-    library.rowmax_version.restype = ctypes.c_char_p
+def load_yardstick(build):
     yardstick = ctypes.CDLL(os.path.join(build, "bench", "rowmax_yardstick.so"))
     yardstick.rowmax_yardstick_fma.restype = ctypes.c_double
     yardstick.rowmax_yardstick_read.restype = ctypes.c_double
     yardstick.rowmax_yardstick_read.argtypes = [ctypes.c_int, ctypes.c_size_t]
-    return library, yardstick
-
-
-def visible_pairs(sq, sk, causal):
-    if not causal:
-        return sq * sk
-    return sum(max(0, min(sk, i + sk - sq + 1)) for i in range(sq))
+    return yardstick
 
 
 class Case:
@@ -298,7 +211,7 @@ def main():
     args = parser.parse_args()
     import torch  # after the arguments, so that --help needs no torch
     torch.set_num_threads(args.threads)
-    library, yardstick = load_library(args.build)
+    library, yardstick = load_library(args.build), load_yardstick(args.build)
     head = {"date": datetime.date.today().isoformat(), "threads": args.threads,
             "rounds": args.rounds, "machine": machine(), "torch": torch.__version__,
             "rowmax": library.rowmax_version().decode()}

@@ -1,5 +1,6 @@
 #include "testkit/arena.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -54,9 +55,8 @@ void Arena::expect_write(const void* begin, size_t bytes) {
   for (Buffer& buffer : buffers_) {
     const unsigned char* base = buffer.bytes.data();
     if (first >= base && first < base + buffer.bytes.size()) {
-      for (size_t n = 0; n < bytes; ++n) {
-        buffer.writable[static_cast<size_t>(first - base) + n] = true;
-      }
+      const auto at = buffer.writable.begin() + (first - base);
+      std::fill(at, at + static_cast<std::ptrdiff_t>(bytes), true);
       return;
     }
   }
@@ -66,6 +66,14 @@ void Arena::seal() {
   for (Buffer& buffer : buffers_) {
     buffer.sealed = buffer.bytes;
   }
+}
+
+std::vector<HostBlock> Arena::blocks() {
+  std::vector<HostBlock> blocks;
+  for (Buffer& buffer : buffers_) {
+    blocks.push_back({buffer.bytes.data(), buffer.bytes.size()});
+  }
+  return blocks;
 }
 
 std::vector<std::string> Arena::violations() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rowmax/dtype.h"
+#include "testkit/device_memory.h"
 
 namespace rowmax::testkit {
 
@@ -25,6 +26,9 @@ class Arena {
 
   // Remembers the present contents; call before a run.
   void seal();
+
+  // Every buffer with its guard zones.
+  std::vector<HostBlock> blocks();
 
   // What a run changed outside the expected writes, one line a buffer.
   std::vector<std::string> violations() const;

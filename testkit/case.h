@@ -2,7 +2,7 @@
 // command line: the problem's words (docs/testing.md) and
 //   seed7                       seed of every random value (default 1)
 //   inputs=gaussian|large|near-100|minus5e5|equal|onekey|outlier
-//   strides=contiguous|fused_qkv|bhsd|broadcast_kv|padded
+//   strides=contiguous|fused_qkv|bhsd|broadcast_kv|padded|aligned
 //   lengths=random|full|zero|one of ragged sequences and used lengths
 //   qlens=1,5,3  klens=0,700,64 exact lengths instead
 #pragma once
@@ -34,8 +34,9 @@ enum class StrideKind : int {
   kBhsd,         // heads before positions in memory
   kBroadcastKv,  // heads or batch elements share the memory of K and V
   kPadded,       // gaps after every head and row, odd offsets
+  kAligned,      // the same, but every row starts at a multiple of 16 bytes
 };
-inline constexpr int kStrideKindCount = 5;
+inline constexpr int kStrideKindCount = 6;
 
 enum class LengthKind : int { kRandom = 0, kFull, kZero, kOne };
 inline constexpr int kLengthKindCount = 4;

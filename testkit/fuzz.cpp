@@ -207,6 +207,41 @@ Case random_case(Random* random) {
   }
 }
 
+Case random_gpu_case(Random* random) {
+  constexpr int64_t kHeadDims[] = {8, 40, 64, 64, 72, 80, 96, 128, 128, 160, 192, 256};
+  constexpr StrideKind kStrides[] = {StrideKind::kContiguous, StrideKind::kFusedQkv,
+                                     StrideKind::kBhsd, StrideKind::kBroadcastKv,
+                                     StrideKind::kAligned};
+  for (;;) {
+    Case spec = random_case(random);
+    AttentionProblem& p = spec.problem;
+    Sizes& s = p.sizes;
+    p.op = Op::kForward;
+    p.gradients = {};
+    p.dtype = random->chance(0.5) ? DType::kBF16 : DType::kF16;
+    p.out_dtype = p.dtype;
+    s.head_dim = pick(random, kHeadDims);
+    s.head_dim_v = random->chance(0.9) ? s.head_dim : pick(random, kHeadDims);
+    s.seqlen_q = random->integer(random->chance(0.1) ? 0 : 1, 520);
+    s.seqlen_k = random->integer(random->chance(0.1) ? 0 : 1, 900);
+    p.score.mask = p.score.bias = {};
+    p.score.document_ids = false;
+    p.score.dropout_p = 0.0;
+    p.storage = {};
+    if (random->chance(0.3)) {
+      p.storage.query = p.storage.key = Source::kRagged;
+      p.storage.total_q = random->integer(0, s.batch * s.seqlen_q + 5);
+      p.storage.total_k = random->integer(0, s.batch * s.seqlen_k + 5);
+    }
+    p.storage.seqused_q = random->chance(kRare);
+    p.storage.seqused_k = random->chance(0.3);
+    spec.strides = pick(random, kStrides);
+    if (validate(p).ok()) {
+      return spec;
+    }
+  }
+}
+
 bool spans_tiles(const AttentionProblem& problem) {
   return problem.sizes.batch > 0 && problem.sizes.seqlen_q > kTileRows &&
          problem.sizes.seqlen_k > 2 * kTileKeys;

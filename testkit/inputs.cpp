@@ -15,6 +15,10 @@ StrideKind output_strides(StrideKind kind) {
   return kind == StrideKind::kBroadcastKv ? StrideKind::kContiguous : kind;
 }
 
+bool has_gaps(StrideKind kind) {
+  return kind == StrideKind::kPadded || kind == StrideKind::kAligned;
+}
+
 DType statistics_dtype(const AttentionProblem& problem) {
   return problem.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
@@ -124,8 +128,7 @@ CaseInputs::CaseInputs(const Case& spec) : spec_(spec), random_(spec.seed) {}
 TensorView CaseInputs::allocate(const char* name, DType dtype, std::vector<int64_t> sizes,
                                 StrideKind strides) {
   const std::vector<int64_t> steps = strides_of(sizes, strides);
-  const int misalignment = strides == StrideKind::kPadded ? 1 : 0;
-  return view_of(arena_.allocate(name, dtype, span_of(sizes, steps), misalignment), dtype, sizes,
+  return view_of(arena_.allocate(name, dtype, span_of(sizes, steps), static_cast<int>(offset_of(strides))), dtype, sizes,
                  steps);
 }
 
@@ -143,7 +146,7 @@ void CaseInputs::allocate_operands() {
   if (p.lse) {
     tensors_.lse =
         allocate("lse", statistics_dtype(p), lse_sizes(p),
-                 query_strides == StrideKind::kPadded ? query_strides : StrideKind::kContiguous);
+                 has_gaps(query_strides) ? query_strides : StrideKind::kContiguous);
   }
 }
 
@@ -226,7 +229,7 @@ void CaseInputs::allocate_gradients() {
 void CaseInputs::allocate_score() {
   const AttentionProblem& p = spec_.problem;
   const StrideKind strides =
-      spec_.strides == StrideKind::kPadded ? StrideKind::kPadded : StrideKind::kContiguous;
+      has_gaps(spec_.strides) ? spec_.strides : StrideKind::kContiguous;
   ScoreTensors& score = tensors_.score;
   if (p.score.mask.present) {
     score.mask = allocate("mask", DType::kBool, broadcast_sizes(p, p.score.mask), strides);

@@ -27,6 +27,9 @@ class CaseInputs {
   // The same tensors as kernels see them.
   const AttentionArgs& args() const { return args_; }
 
+  // The memory of all tensors.
+  std::vector<HostBlock> blocks() { return arena_.blocks(); }
+
   // What a run changed that it must not change; empty when all is well.
   std::vector<std::string> violations() const { return arena_.violations(); }
 

@@ -5,6 +5,14 @@ namespace {
 
 // Odd, so that rows of every element size start at every alignment.
 constexpr int64_t kRowPadding = 3;
+// 16 bytes of the smallest elements of operands.
+constexpr int64_t kAlignedPadding = 8;
+
+int64_t padding_of(StrideKind kind) {
+  return kind == StrideKind::kPadded    ? kRowPadding
+         : kind == StrideKind::kAligned ? kAlignedPadding
+                                        : 0;
+}
 
 std::vector<int64_t> row_major(const std::vector<int64_t>& sizes, int64_t padding) {
   std::vector<int64_t> strides(sizes.size(), 1);
@@ -20,7 +28,7 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& sizes, int64_t paddin
 std::vector<int64_t> strides_of(const std::vector<int64_t>& sizes, StrideKind kind) {
   const size_t rank = sizes.size();
   if (rank < 3) {
-    return row_major(sizes, kind == StrideKind::kPadded ? kRowPadding : 0);
+    return row_major(sizes, padding_of(kind));
   }
   if (kind == StrideKind::kBhsd) {
     std::vector<int64_t> swapped = sizes;
@@ -29,7 +37,7 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& sizes, StrideKind ki
     std::swap(strides[rank - 3], strides[rank - 2]);
     return strides;
   }
-  std::vector<int64_t> strides = row_major(sizes, kind == StrideKind::kPadded ? kRowPadding : 0);
+  std::vector<int64_t> strides = row_major(sizes, padding_of(kind));
   if (kind == StrideKind::kBroadcastKv) {
     if (sizes[rank - 2] > 1) {
       strides[rank - 2] = 0;
@@ -38,6 +46,10 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& sizes, StrideKind ki
     }
   }
   return strides;
+}
+
+int64_t offset_of(StrideKind kind) {
+  return kind == StrideKind::kPadded ? 1 : kind == StrideKind::kAligned ? kAlignedPadding : 0;
 }
 
 int64_t span_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {

@@ -4,29 +4,34 @@
 #include <cstdio>
 
 #include "rowmax/attention.h"
-#include "rowmax/plan.h"
+#include "kernel_api/plan_data.h"
 #include "testkit/arena.h"
-#include "testkit/inputs.h"
+#include "testkit/device_memory.h"
 #include "testkit/judge.h"
 
 namespace rowmax::testkit {
 namespace {
 
-// Runs the plan in a workspace full of NaN between guard zones.
-Status run_plan(const Plan& plan, const AttentionTensors& tensors, int threads,
-                std::vector<std::string>* violations) {
-  const size_t bytes = plan.workspace_bytes(threads);
-  Arena arena;
-  void* workspace =
-      arena.allocate("workspace", DType::kF32,
-                     static_cast<int64_t>((bytes + sizeof(float) - 1) / sizeof(float)), 0);
-  arena.expect_write(workspace, bytes);
-  arena.seal();
-  ExecuteOptions options;
-  options.threads = threads;
-  const Status status = execute(plan, tensors, workspace, bytes, options);
-  *violations = arena.violations();
-  return status;
+// The same on a GPU: tensors and workspace are copied there, and back.
+Status execute_on_gpu(const Plan& plan, CaseInputs& inputs, Arena& workspace_arena,
+                      const void* workspace, size_t bytes) {
+  std::vector<HostBlock> blocks = inputs.blocks();
+  for (const HostBlock& block : workspace_arena.blocks()) {
+    blocks.push_back(block);
+  }
+  const auto mirror = DeviceMirror::create(blocks, plan.data().device.ordinal);
+  if (!mirror.ok()) {
+    return mirror.status();
+  }
+  if (Status status = (*mirror)->upload(); !status.ok()) {
+    return status;
+  }
+  if (Status status = execute(plan, (*mirror)->map(inputs.tensors()), (*mirror)->map(workspace),
+                              bytes, ExecuteOptions());
+      !status.ok()) {
+    return status;
+  }
+  return (*mirror)->download();
 }
 
 }  // namespace
@@ -71,26 +76,57 @@ std::string RunReport::text() const {
   return text + "\n  " + repro;
 }
 
-RunReport run_case(const Case& spec, const std::string& force_kernel, int threads) {
+std::vector<std::string> serving_kernels(const Plan& plan) {
+  std::vector<std::string> names = {plan.kernel()};
+  for (const detail::DeclinedKernel& kernel : plan.data().declined) {
+    if (kernel.serves) {
+      names.push_back(kernel.name);
+    }
+  }
+  return names;
+}
+
+Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
+                    std::vector<std::string>* violations) {
+  const size_t bytes = plan.workspace_bytes(threads);
+  Arena arena;
+  void* workspace =
+      arena.allocate("workspace", DType::kF32,
+                     static_cast<int64_t>((bytes + sizeof(float) - 1) / sizeof(float)), 0);
+  arena.expect_write(workspace, bytes);
+  arena.seal();
+  ExecuteOptions options;
+  options.threads = threads;
+  const Status status = plan.data().device.kind == "cpu"
+                            ? execute(plan, inputs.tensors(), workspace, bytes, options)
+                            : execute_on_gpu(plan, inputs, arena, workspace, bytes);
+  if (violations != nullptr) {
+    *violations = arena.violations();
+  }
+  return status;
+}
+
+RunReport run_case(const Case& spec, const RunOptions& run) {
   RunReport report;
   report.repro = "rowmax verify \"" + to_string(spec) + "\"" +
-                 (force_kernel.empty() ? "" : " --kernel " + force_kernel) +
-                 (threads > 0 ? " --threads " + std::to_string(threads) : "");
+                 (run.device.kind == "cpu" ? "" : " --device " + run.device.kind) +
+                 (run.kernel.empty() ? "" : " --kernel " + run.kernel) +
+                 (run.threads > 0 ? " --threads " + std::to_string(run.threads) : "");
   const Result<std::unique_ptr<CaseInputs>> created = CaseInputs::create(spec);
   if (!created.ok()) {
     report.status = created.status();
     return report;
   }
-  const CaseInputs& inputs = **created;
+  CaseInputs& inputs = **created;
   PlanOptions options;
-  options.force_kernel = force_kernel;
-  const Result<Plan> plan = make_plan(spec.problem, host_device(), options);
+  options.force_kernel = run.kernel;
+  const Result<Plan> plan = make_plan(spec.problem, run.device, options);
   if (!plan.ok()) {
     report.status = plan.status();
     return report;
   }
   report.kernel = plan->kernel();
-  report.status = run_plan(*plan, inputs.tensors(), threads, &report.violations);
+  report.status = execute_case(*plan, inputs, run.threads, &report.violations);
   if (!report.status.ok()) {
     return report;
   }

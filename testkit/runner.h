@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "rowmax/plan.h"
 #include "rowmax/status.h"
 #include "testkit/case.h"
+#include "testkit/inputs.h"
 #include "testkit/numerics.h"
 
 namespace rowmax::testkit {
@@ -23,7 +25,22 @@ struct RunReport {
   std::string text() const;
 };
 
-// `force_kernel`: exact name or empty for the planner's choice. `threads`: 0 is the default.
-RunReport run_case(const Case& spec, const std::string& force_kernel = "", int threads = 0);
+// How to run a case.
+struct RunOptions {
+  std::string kernel;  // exact name, or empty for the planner's choice
+  int threads = 0;     // 0: the default
+  DeviceInfo device = host_device();
+};
+
+RunReport run_case(const Case& spec, const RunOptions& options = {});
+
+// Every kernel that serves the plan's problem on its device: the chosen one first.
+std::vector<std::string> serving_kernels(const Plan& plan);
+
+// Executes the plan on the inputs, in a workspace full of NaN between guard zones. A GPU's plan runs
+// on copies of the tensors, guard zones and all, which then come back. `violations` receives what
+// was written outside the workspace, and may be null.
+Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
+                    std::vector<std::string>* violations);
 
 }  // namespace rowmax::testkit

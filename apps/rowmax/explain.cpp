@@ -14,6 +14,7 @@ namespace {
 struct Options {
   std::vector<std::string> words;
   std::string kernel;
+  std::string device = "cpu";
   int64_t max_workspace = 0;
 };
 
@@ -23,7 +24,7 @@ int run(const Options& options) {
   PlanOptions plan_options;
   plan_options.force_kernel = options.kernel;
   plan_options.max_workspace = options.max_workspace;
-  const Plan plan = require(make_plan(problem, host_device(), plan_options));
+  const Plan plan = require(make_plan(problem, require(find_device(options.device)), plan_options));
   const std::string text = explain(plan);
   fmt::print("{}{}", text, text.empty() || text.back() != '\n' ? "\n" : "");
   return kExitOk;
@@ -35,10 +36,14 @@ Verb add_explain(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("case", options->words, "the problem's text form, quoted or as words")->required();
   app.add_option("--kernel", options->kernel, "force a kernel by its exact name");
+  app.add_option("--device", options->device,
+                 "cpu (default), cuda, cuda:N, or a model that need not be here: h100, h200");
   app.add_option("--max-workspace", options->max_workspace,
                  "limit of one worker's workspace in bytes")
       ->check(CLI::NonNegativeNumber);
-  app.footer("Example:\n  rowmax explain forward bf16 b2 hq8 hkv2 s4096 d128 causal");
+  app.footer(
+      "Examples:\n  rowmax explain forward bf16 b2 hq8 hkv2 s4096 d128 causal\n"
+      "  rowmax explain --device h200 forward bf16 b4 h16 s4096 d128");
   return [options] { return run(*options); };
 }
 

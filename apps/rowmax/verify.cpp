@@ -37,6 +37,8 @@ struct Options {
   std::vector<std::string> cases;
   std::string suite;
   std::string kernel;
+  std::string device_name = "cpu";
+  DeviceInfo device;  // of device_name
   int threads = 0;
   uint64_t seed = 1;
   int64_t count = 200;
@@ -59,40 +61,37 @@ struct Summary {
   int64_t cases = 0;
   int64_t failed = 0;
   int64_t bad_input = 0;
+  int64_t declined = 0;  // GPU: cases that no kernel serves
   double worst_ratio = 0.0;
   std::string worst_case;
   Json cases_json = Json::array();
 };
 
 // The bits of every output of a run with `threads` threads.
-Result<testkit::OutputValues> outputs_of(const testkit::Case& spec,
-                                         const testkit::CaseInputs& inputs,
-                                         const std::string& kernel, int threads) {
+Result<testkit::OutputValues> outputs_of(const testkit::Case& spec, testkit::CaseInputs& inputs,
+                                         const Options& options, int threads) {
   PlanOptions plan_options;
-  plan_options.force_kernel = kernel;
-  const Result<Plan> plan = make_plan(spec.problem, host_device(), plan_options);
+  plan_options.force_kernel = options.kernel;
+  const Result<Plan> plan = make_plan(spec.problem, options.device, plan_options);
   if (!plan) {
     return plan.status();
   }
-  Buffer workspace(plan->workspace_bytes(threads));
-  ExecuteOptions options;
-  options.threads = threads;
-  const Status status =
-      execute(*plan, inputs.tensors(), workspace.data(), workspace.bytes(), options);
+  const Status status = testkit::execute_case(*plan, inputs, threads, nullptr);
   if (!status) {
     return status;
   }
   return testkit::gather(spec.problem, inputs.args());
 }
 
-// Empty when one thread and several give the same bits, else the first difference.
-std::string thread_difference(const testkit::Case& spec, const std::string& kernel) {
+// Empty when one thread and several (on a GPU: two runs) give the same bits, else the first
+// difference.
+std::string run_difference(const testkit::Case& spec, const Options& options) {
   const auto inputs = testkit::CaseInputs::create(spec);
   if (!inputs) {
     return inputs.status().message();
   }
-  const Result<testkit::OutputValues> one = outputs_of(spec, **inputs, kernel, 1);
-  const Result<testkit::OutputValues> many = outputs_of(spec, **inputs, kernel, kManyThreads);
+  const Result<testkit::OutputValues> one = outputs_of(spec, **inputs, options, 1);
+  const Result<testkit::OutputValues> many = outputs_of(spec, **inputs, options, kManyThreads);
   if (!one || !many) {
     return (one ? many : one).status().message();
   }
@@ -101,8 +100,11 @@ std::string thread_difference(const testkit::Case& spec, const std::string& kern
     const std::vector<double>& b = (*many)[output];
     for (size_t i = 0; i < a.size(); ++i) {
       if (std::memcmp(&a[i], &b[i], sizeof(double)) != 0) {
-        return fmt::format("{} differs between 1 and {} threads: element {} is {} and {}",
-                           testkit::to_string(static_cast<testkit::Output>(output)), kManyThreads,
+        return fmt::format("{} differs between {}: element {} is {} and {}",
+                           testkit::to_string(static_cast<testkit::Output>(output)),
+                           options.device.kind == "cpu"
+                               ? fmt::format("1 and {} threads", kManyThreads)
+                               : std::string("two runs"),
                            i, a[i], b[i]);
       }
     }
@@ -113,7 +115,8 @@ std::string thread_difference(const testkit::Case& spec, const std::string& kern
 Outcome run_one(const testkit::Case& spec, const Options& options) {
   Outcome outcome;
   outcome.text = testkit::to_string(spec);
-  const testkit::RunReport report = testkit::run_case(spec, options.kernel, options.threads);
+  const testkit::RunReport report = testkit::run_case(
+      spec, {.kernel = options.kernel, .threads = options.threads, .device = options.device});
   outcome.kernel = report.kernel;
   outcome.ratio = report.worst_ratio();
   outcome.pass = report.passed();
@@ -126,7 +129,7 @@ Outcome run_one(const testkit::Case& spec, const Options& options) {
     outcome.failure = report.text();
     return outcome;
   }
-  outcome.failure = thread_difference(spec, options.kernel);
+  outcome.failure = run_difference(spec, options);
   if (!outcome.failure.empty()) {
     outcome.failure += "\n  " + report.repro;
     outcome.pass = false;
@@ -174,8 +177,10 @@ int finish(const Options& options, const Summary& summary, Json extra, bool cove
   if (options.json) {
     Json object = {{"command", "verify"},
                    {"version", ROWMAX_VERSION_STRING},
-                   {"isa", host_device().isa},
+                   {"device", options.device.name},
+                   {"isa", options.device.isa},
                    {"cases", summary.cases},
+                   {"declined", summary.declined},
                    {"failed", summary.failed},
                    {"worst_ratio", json_number(summary.worst_ratio)},
                    {"worst_case", summary.worst_case},
@@ -184,6 +189,9 @@ int finish(const Options& options, const Summary& summary, Json extra, bool cove
     object.update(extra);
     fmt::print("{}\n", object.dump(-1, ' ', false, Json::error_handler_t::replace));
   } else {
+    if (summary.declined > 0) {
+      fmt::print("\n{} cases that no kernel of {} serves", summary.declined, options.device.name);
+    }
     fmt::print("\n{} cases, {} failed; largest error / limit {:.3f} in \"{}\"\n{}\n", summary.cases,
                summary.failed, summary.worst_ratio, summary.worst_case, pass ? "PASS" : "FAIL");
   }
@@ -193,6 +201,29 @@ int finish(const Options& options, const Summary& summary, Json extra, bool cove
   return pass ? kExitOk : kExitCheckFailed;
 }
 
+// On a GPU every kernel that serves the case runs it. Cases of a suite that none serves count as
+// declined.
+void run_on_every_kernel(const testkit::Case& spec, Options options, Progress& progress,
+                         Summary* summary) {
+  std::vector<std::string> kernels = {options.kernel};
+  if (options.kernel.empty()) {
+    const Result<Plan> plan = make_plan(spec.problem, options.device);
+    const bool unsupported = (!plan && plan.status().code() == StatusCode::kUnsupported) ||
+                             spec.strides == testkit::StrideKind::kPadded;  // rows are not aligned
+    if (unsupported && options.cases.empty()) {
+      ++summary->declined;
+      return;
+    }
+    if (plan) {
+      kernels = testkit::serving_kernels(*plan);
+    }
+  }
+  for (const std::string& kernel : kernels) {
+    options.kernel = kernel;
+    report_outcome(run_one(spec, options), options, progress, summary);
+  }
+}
+
 int run_cases(const Options& options) {
   const std::vector<testkit::Case> cases =
       read_cases(options.cases, options.suite, "smoke", kFuzzSuite);
@@ -200,7 +231,11 @@ int run_cases(const Options& options) {
   Summary summary;
   for (size_t i = 0; i < cases.size(); ++i) {
     progress.show(fmt::format("{} of {}: {}", i + 1, cases.size(), testkit::to_string(cases[i])));
-    report_outcome(run_one(cases[i], options), options, progress, &summary);
+    if (options.device.kind == "cpu") {
+      report_outcome(run_one(cases[i], options), options, progress, &summary);
+    } else {
+      run_on_every_kernel(cases[i], options, progress, &summary);
+    }
   }
   progress.show("");
   return finish(options, summary, Json::object(), true);
@@ -251,7 +286,8 @@ int run_fuzz(Options options) {
     if (options.seconds > 0.0 && elapsed() > options.seconds) {
       break;
     }
-    const testkit::Case spec = testkit::random_case(&random);
+    const testkit::Case spec = options.device.kind == "cpu" ? testkit::random_case(&random)
+                                                            : testkit::random_gpu_case(&random);
     const bool portable = random.chance(kPortableShare);
     if (any_threads) {
       constexpr int kCounts[] = {1, 2, 3, 5, 8};
@@ -259,6 +295,10 @@ int run_fuzz(Options options) {
     }
     progress.show(fmt::format("{} of {}: {}", n + 1, options.count, testkit::to_string(spec)));
     const IsaLimit limit(portable);
+    if (options.device.kind != "cpu") {
+      run_on_every_kernel(spec, options, progress, &summary);
+      continue;
+    }
     Outcome outcome = run_one(spec, options);
     if (!outcome.pass && portable) {
       outcome.failure += "\n  with ROWMAX_MAX_ISA=portable";
@@ -270,6 +310,10 @@ int run_fuzz(Options options) {
     report_outcome(outcome, options, progress, &summary);
   }
   progress.show("");
+  if (options.device.kind != "cpu") {
+    return finish(options, summary, {{"seed", options.seed}, {"seconds", elapsed()}},
+                  summary.cases > 0);
+  }
   bool covered = true;
   Json counts = Json::object();
   for (const auto& [name, count] : counters) {
@@ -286,14 +330,16 @@ int run_fuzz(Options options) {
                 {{"seed", options.seed}, {"seconds", elapsed()}, {"counters", counts}}, covered);
 }
 
-int run(const Options& options) {
+int run(Options options) {
+  options.device = require(find_device(options.device_name));
   const bool fuzz = options.suite == kFuzzSuite && options.cases.empty();
   return fuzz ? run_fuzz(options) : run_cases(options);
 }
 
 constexpr const char* kFooter =
     R"(Each line shows the largest error / limit of the case; the limit follows docs/numerics.md. Every
-case is run with poisoned memory, and its bits are compared between 1 and 3 threads.
+case is run with poisoned memory, and its bits are compared between 1 and 3 threads. On a GPU every
+kernel that serves a case runs it twice, and the bits of both runs are compared.
 Exit codes are those of rowmax --help; also 1 when fuzz left a feature untested, and 2 when no
 kernel serves a case.
 
@@ -309,6 +355,7 @@ Verb add_verify(CLI::App& app) {
   app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
   app.add_option("--suite", options->suite, suite_names(kFuzzSuite) + " (default: smoke)");
   app.add_option("--kernel", options->kernel, "force a kernel by its exact name");
+  app.add_option("--device", options->device_name, "cpu (default), cuda or cuda:N");
   app.add_option("--threads", options->threads, "threads (0: all; fuzz: varied)")
       ->check(CLI::Range(0, kMaxThreads));
   app.add_option("--seed", options->seed, "fuzz: seed of the generator");

@@ -25,6 +25,10 @@ struct ExecuteOptions {
   int threads = 0;  // 0: the OpenMP default; at most kMaxThreads. Results never depend on it.
   ParallelFor parallel_for = nullptr;  // null: OpenMP (plain threads in a forked child)
   void* parallel_context = nullptr;
+  // Plans of a GPU: a cudaStream_t (null: the default stream), and how many multiprocessors to leave
+  // to other work.
+  void* stream = nullptr;
+  int sm_margin = 0;
 };
 
 // Lengths and page tables. int32 or int64 where not said otherwise; read on the host.
@@ -92,6 +96,10 @@ struct AttentionTensors {
 // executor that does not run every worker, and a reference kernel that finds no memory.
 // `workspace`: plan.workspace_bytes(threads) bytes, 64-byte aligned, one per concurrent call.
 // Thread-safe.
+// A GPU's plan: every tensor and the workspace are memory of that GPU; lengths are not read by the
+// host, values out of range are clamped to the storage. The call enqueues on options.stream and
+// returns; it allocates nothing, never waits, may be captured in a graph, and leaves the current
+// device as it was. Q, K, V and O need 16-byte aligned pointers and outer strides.
 ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
                           size_t workspace_bytes, const ExecuteOptions& options = {});
 

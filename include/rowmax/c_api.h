@@ -155,9 +155,10 @@ typedef struct rowmax_plan_options {
   const char* force_kernel; /* exact kernel name, or NULL */
   int64_t max_workspace;    /* most bytes of rowmax_plan_workspace_bytes(plan, 1); 0: no limit */
   int32_t reserved[2];      /* 0 */
+  const char* device;       /* a name of rowmax::find_device, e.g. "cuda:0"; NULL: "cpu" */
 } rowmax_plan_options;
 
-/* An immutable plan for this machine. May be used by any number of threads at a time. */
+/* An immutable plan. May be used by any number of threads at a time. */
 typedef struct rowmax_plan rowmax_plan;
 
 /* *plan receives a plan to be destroyed by the caller, or NULL after an error: a broken problem,
@@ -211,6 +212,9 @@ typedef struct rowmax_execute_options {
   int32_t reserved; /* 0 */
   rowmax_parallel_for parallel_for; /* NULL: OpenMP */
   void* parallel_context;
+  void* stream;      /* plans of a GPU: a cudaStream_t, NULL: the default stream */
+  int32_t sm_margin; /* plans of a GPU: multiprocessors to leave to other work */
+  int32_t reserved2; /* 0 */
 } rowmax_execute_options;
 
 /* Checks every tensor and the workspace, then computes. `workspace`: one per concurrent call, apart

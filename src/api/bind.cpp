@@ -49,8 +49,8 @@ ConstTensorView with_four_axes(const ConstTensorView& view) {
 class Binder {
  public:
   Binder(const AttentionProblem& problem, const AttentionTensors& tensors,
-         const WorkspaceRange& workspace)
-      : problem_(problem), tensors_(tensors), workspace_(workspace) {}
+         const WorkspaceRange& workspace, Location location)
+      : problem_(problem), tensors_(tensors), workspace_(workspace), location_(location) {}
 
   Result<AttentionArgs> bind() {
     bind_shape();
@@ -60,7 +60,7 @@ class Binder {
     bind_dropout();
     bind_gradients();
     check_aliases();
-    if (status_.ok()) {
+    if (status_.ok() && location_ == Location::kHost) {
       status_ = check_lengths(problem_, args_.sequence);
     }
     if (!status_.ok()) {
@@ -357,9 +357,10 @@ class Binder {
       inputs_[input_count_++] = footprint_of("dropout.device_state", state.device_state, 16);
     }
     DropoutArgs& d = args_.dropout;
+    const bool stored = state.device_state != nullptr && location_ == Location::kHost;
     d.on = true;
-    d.seed = state.device_state != nullptr ? state.device_state[0] : state.seed;
-    d.offset = state.device_state != nullptr ? state.device_state[1] : state.offset;
+    d.seed = stored ? state.device_state[0] : state.seed;
+    d.offset = stored ? state.device_state[1] : state.offset;
     d.threshold = static_cast<uint64_t>(std::llround(std::ldexp(p, 32)));
     d.row_base = state.row_base;
     d.col_base = state.col_base;
@@ -457,6 +458,7 @@ class Binder {
   const AttentionProblem& problem_;
   const AttentionTensors& tensors_;
   WorkspaceRange workspace_;
+  Location location_;
   AttentionArgs args_;
   Status status_;
   Footprint inputs_[kMaxInputs];
@@ -469,8 +471,8 @@ class Binder {
 
 Result<AttentionArgs> bind_arguments(const AttentionProblem& problem,
                                      const AttentionTensors& tensors,
-                                     const WorkspaceRange& workspace) {
-  return Binder(problem, tensors, workspace).bind();
+                                     const WorkspaceRange& workspace, Location location) {
+  return Binder(problem, tensors, workspace, location).bind();
 }
 
 }  // namespace rowmax

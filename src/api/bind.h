@@ -16,8 +16,11 @@ struct WorkspaceRange {
   size_t bytes = 0;
 };
 
+// Where the tensors are. Nothing of a GPU's memory is read: kernels clamp lengths themselves.
+enum class Location { kHost, kGpu };
+
 // Checks every tensor against a valid problem and resolves pointers and strides. Lengths, page
-// tables and the dropout state are read here, on the host. The first broken rule comes back with
+// tables and the dropout state are read here where they are in host memory. The first broken rule comes back with
 // the argument's name, its value and what is accepted:
 //   - presence, rank, sizes, type; a tensor that the problem does not use is refused
 //   - innermost stride 1 (any when that size is <= 1); offsets inside 64 bits of bytes
@@ -27,6 +30,7 @@ struct WorkspaceRange {
 //   - the workspace shares no memory with any of them
 Result<AttentionArgs> bind_arguments(const AttentionProblem& problem,
                                      const AttentionTensors& tensors,
-                                     const WorkspaceRange& workspace = {});
+                                     const WorkspaceRange& workspace = {},
+                                     Location location = Location::kHost);
 
 }  // namespace rowmax

@@ -167,9 +167,12 @@ rowmax_status rowmax_plan_create(const rowmax_problem* problem, const rowmax_pla
       return read.status();
     }
     rowmax::PlanOptions plan_options;
+    std::string device_name = "cpu";
     if (options != nullptr) {
       rowmax_plan_options known;
-      if (Status status = rowmax::read_versioned("options", options, &known); !status.ok()) {
+      if (Status status =
+              rowmax::read_versioned("options", options, &known, rowmax::kPlanOptionsSizes);
+          !status.ok()) {
         return status;
       }
       for (const int32_t reserved : known.reserved) {
@@ -179,8 +182,13 @@ rowmax_status rowmax_plan_create(const rowmax_problem* problem, const rowmax_pla
       }
       plan_options.force_kernel = known.force_kernel != nullptr ? known.force_kernel : "";
       plan_options.max_workspace = known.max_workspace;
+      device_name = known.device != nullptr ? known.device : device_name;
     }
-    Result<rowmax::Plan> made = rowmax::make_plan(*read, rowmax::host_device(), plan_options);
+    const Result<rowmax::DeviceInfo> device = rowmax::find_device(device_name);
+    if (!device.ok()) {
+      return device.status();
+    }
+    Result<rowmax::Plan> made = rowmax::make_plan(*read, *device, plan_options);
     if (!made.ok()) {
       return made.status();
     }
@@ -228,16 +236,21 @@ rowmax_status rowmax_execute(const rowmax_plan* plan, const rowmax_tensors* tens
     rowmax::ExecuteOptions execute_options;
     if (options != nullptr) {
       rowmax_execute_options known_options;
-      if (Status status = rowmax::read_versioned("options", options, &known_options);
+      if (Status status = rowmax::read_versioned("options", options, &known_options,
+                                                 rowmax::kExecuteOptionsSizes);
           !status.ok()) {
         return status;
       }
-      if (Status status = check_reserved("options", known_options.reserved); !status.ok()) {
-        return status;
+      for (const int32_t reserved : {known_options.reserved, known_options.reserved2}) {
+        if (Status status = check_reserved("options", reserved); !status.ok()) {
+          return status;
+        }
       }
       execute_options.threads = known_options.threads;
       execute_options.parallel_for = known_options.parallel_for;
       execute_options.parallel_context = known_options.parallel_context;
+      execute_options.stream = known_options.stream;
+      execute_options.sm_margin = known_options.sm_margin;
     }
     return rowmax::execute(plan->plan, *read, workspace, workspace_bytes, execute_options);
   });

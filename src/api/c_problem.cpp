@@ -14,8 +14,8 @@ static_assert(sizeof(void*) != 8 || sizeof(rowmax_tensor) == 80);
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_problem) == 264);
 static_assert(*(kProblemSizes.end() - 1) == sizeof(rowmax_problem));
 static_assert(sizeof(void*) != 8 || sizeof(rowmax_tensors) == 8 + 24 * 80 + 40);
-static_assert(sizeof(void*) != 8 || sizeof(rowmax_plan_options) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(rowmax_execute_options) == 32);
+static_assert(sizeof(void*) != 8 || sizeof(rowmax_plan_options) == 40);
+static_assert(sizeof(void*) != 8 || sizeof(rowmax_execute_options) == 48);
 
 static_assert(ROWMAX_INTERNAL == static_cast<int>(StatusCode::kInternal));
 static_assert(ROWMAX_I64 == static_cast<int>(DType::kI64));

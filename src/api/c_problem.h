@@ -20,6 +20,12 @@ inline constexpr size_t kMostStructBytes = size_t{64} << 10;
 inline constexpr std::initializer_list<size_t> kProblemSizes = {
     offsetof(rowmax_problem, batch_invariant) + sizeof(int32_t)};
 
+// The same of rowmax_plan_options and rowmax_execute_options: without and with what GPUs need.
+inline constexpr std::initializer_list<size_t> kPlanOptionsSizes = {
+    offsetof(rowmax_plan_options, device), sizeof(rowmax_plan_options)};
+inline constexpr std::initializer_list<size_t> kExecuteOptionsSizes = {
+    offsetof(rowmax_execute_options, stream), sizeof(rowmax_execute_options)};
+
 // Refuses a struct_size that no version had and that no later one can have.
 Status check_struct_size(const char* name, size_t size, std::initializer_list<size_t> sizes);
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <new>
 
+#include "api/backends.h"
 #include "api/bind.h"
 #include "api/threads.h"
 #include "kernel_api/plan_data.h"
@@ -20,6 +21,9 @@ struct Memory {
 
 Status check_workspace(const detail::PlanData& data, int threads, const Memory& memory) {
   const size_t needed = plan::workspace_bytes(data, threads);
+  if (needed == 0) {
+    return {};
+  }
   if (memory.workspace == nullptr) {
     return {StatusCode::kOutOfMemory,
             fmt::format("workspace: null; accepted: {} bytes for {} threads", needed, threads)};
@@ -94,6 +98,42 @@ Status run_step(const detail::PlanStep& step, const KernelLaunch& base, int thre
   return run.failure.load() == StatusCode::kOk ? Status() : failed_step(run);
 }
 
+Status run_on_host(const detail::PlanData& data, KernelLaunch& launch, const Memory& memory,
+                   int threads, const ExecuteOptions& options) {
+  launch.thread_scratch = memory.workspace + data.shared_bytes;
+  launch.thread_stride = data.thread_stride;
+  launch.next_item =
+      reinterpret_cast<int64_t*>(memory.workspace + plan::counter_offset(data, threads));
+  for (const detail::PlanStep& step : data.steps) {
+    if (step.schedule.items <= 0) {
+      continue;
+    }
+    if (Status status = run_step(step, launch, threads, options); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+Status run_on_gpu(const detail::PlanData& data, KernelLaunch& launch,
+                  const ExecuteOptions& options) {
+  const Backend* backend = find_backend(data.backend);
+  if (backend == nullptr || backend->enqueue == nullptr) {
+    return Status::unsupported(
+        fmt::format("the plan is for {}; this build has no CUDA kernels (configure with "
+                    "ROWMAX_CUDA=ON)",
+                    data.device.name));
+  }
+  if (options.sm_margin < 0 || options.sm_margin >= data.device.cores) {
+    return Status::invalid(fmt::format("sm_margin: is {}; accepted: 0 to {} (the device has {})",
+                                       options.sm_margin, data.device.cores - 1,
+                                       data.device.cores));
+  }
+  launch.stream = options.stream;
+  launch.sm_margin = options.sm_margin;
+  return backend->enqueue(data, launch);
+}
+
 }  // namespace
 
 Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
@@ -112,8 +152,10 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
   if (Status status = check_workspace(data, threads, memory); !status.ok()) {
     return status;
   }
+  const bool on_gpu = plan::on_gpu(data);
   const Result<AttentionArgs> args = bind_arguments(
-      data.problem, tensors, {memory.workspace, plan::workspace_bytes(data, threads)});
+      data.problem, tensors, {memory.workspace, plan::workspace_bytes(data, threads)},
+      on_gpu ? Location::kGpu : Location::kHost);
   if (!args.ok()) {
     return args.status();
   }
@@ -123,19 +165,8 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
     launch.regions[region] =
         data.region_size[region] > 0 ? memory.workspace + data.region_offset[region] : nullptr;
   }
-  launch.thread_scratch = memory.workspace + data.shared_bytes;
-  launch.thread_stride = data.thread_stride;
-  launch.next_item =
-      reinterpret_cast<int64_t*>(memory.workspace + plan::counter_offset(data, threads));
-  for (const detail::PlanStep& step : data.steps) {
-    if (step.schedule.items <= 0) {
-      continue;
-    }
-    if (Status status = run_step(step, launch, threads, options); !status.ok()) {
-      return status;
-    }
-  }
-  return {};
+  return on_gpu ? run_on_gpu(data, launch, options)
+                : run_on_host(data, launch, memory, threads, options);
 }
 
 }  // namespace rowmax

@@ -109,11 +109,20 @@ struct KernelEntry {
   Status (*enqueue)(const KernelLaunch& launch) = nullptr;
 };
 
+namespace detail {
+struct PlanData;
+}
+
 // A backend as the planner and the api see it.
 struct Backend {
   const char* name = "";
   bool forced_only = false;  // never chosen unless its kernel is forced by name
   std::span<const KernelEntry> kernels;
+  const char* device_kind = "cpu";  // DeviceInfo::kind it serves
+  // GPU backends: a device of this process by number, and the steps of a plan enqueued on its device.
+  // Null: this build lacks the kernels, which can be planned but not run.
+  Result<DeviceInfo> (*device)(int ordinal) = nullptr;
+  Status (*enqueue)(const detail::PlanData& plan, const KernelLaunch& launch) = nullptr;
 };
 
 // Number of query rows over the batch: B * Sq, or total_q for ragged queries.

@@ -17,6 +17,7 @@ struct PlanStep {
 struct DeclinedKernel {
   std::string name;
   std::string reason;
+  bool serves = false;  // it would, but another kernel goes before it
 };
 
 struct PlanData {
@@ -31,7 +32,8 @@ struct PlanData {
   size_t shared_bytes = 0;   // all regions, each aligned to 64
   size_t thread_stride = 0;  // scratch of one worker: the largest of the steps, aligned to 64
   std::vector<DeclinedKernel> declined;
-  std::string choice;  // one line: why the main kernel won
+  std::string choice;         // one line: why the main kernel won
+  double predicted_us = 0.0;  // GPU plans: the cost model's time
 };
 
 }  // namespace rowmax::detail

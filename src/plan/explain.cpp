@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernel_api/plan_data.h"
+#include "plan/explain_cuda.h"
 #include "plan/workspace.h"
 #include "rowmax/plan.h"
 
@@ -29,6 +30,9 @@ std::string bytes_text(double bytes) {
 }
 
 std::string device_text(const DeviceInfo& device) {
+  if (device.kind == "cuda") {
+    return plan::cuda_device_text(device);
+  }
   std::string text = device.kind;
   text += device.name.empty() ? "" : fmt::format(", {}", device.name);
   text += fmt::format(", {}, {} core{}", device.isa, device.cores, device.cores == 1 ? "" : "s");
@@ -72,7 +76,7 @@ std::string step_text(const detail::PlanData& data, const detail::PlanStep& step
   if (s.splits > 1 && knows_ranges) {
     text += fmt::format(", {} key ranges of {}", s.splits, s.split_len);
   }
-  text += cache_text(data, step);
+  text += plan::on_gpu(data) ? plan::cuda_step_text(data, step) : cache_text(data, step);
   return text + (step.thread_bytes > 0 ? fmt::format(", scratch {} B a thread", step.thread_bytes)
                                        : std::string());
 }
@@ -94,8 +98,13 @@ void add_work(const AttentionProblem& problem, std::string& out) {
 }
 
 void add_workspace(const detail::PlanData& data, std::string& out) {
-  out += fmt::format("workspace  {} B + {} B a thread\n",
-                     data.shared_bytes + plan::kWorkspaceAlignment, data.thread_stride);
+  if (plan::on_gpu(data)) {
+    out += plan::cuda_roofline_text(data);
+    out += fmt::format("workspace  {} B\n", data.shared_bytes);
+  } else {
+    out += fmt::format("workspace  {} B + {} B a thread\n",
+                       data.shared_bytes + plan::kWorkspaceAlignment, data.thread_stride);
+  }
   for (int region = 0; region < kRegionCount; ++region) {
     if (data.region_size[region] > 0) {
       out += fmt::format("  region   {}: {} B at {}\n", kRegionNames[region],

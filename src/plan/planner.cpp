@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "kernel_api/plan_data.h"
+#include "plan/cost_cuda.h"
 #include "plan/schedule_cpu.h"
+#include "plan/schedule_cuda.h"
 #include "plan/workspace.h"
 
 namespace rowmax {
@@ -23,6 +25,7 @@ using detail::PlanStep;
 struct Candidate {
   const Backend* backend = nullptr;
   const KernelEntry* kernel = nullptr;
+  double predicted_us = 0.0;  // GPU kernels
 };
 
 struct Request {
@@ -32,11 +35,16 @@ struct Request {
   std::string forced;  // empty: free choice
 };
 
-constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2};
+constexpr Isa kCpuIsas[] = {Isa::kPortable, Isa::kAvx2};
+constexpr Isa kGpuIsas[] = {Isa::kSm90};
 
-std::optional<Isa> parse_isa(const std::string& text) {
-  for (const Isa isa : kIsas) {
-    if (text == to_string(isa)) {
+bool is_gpu(const DeviceInfo& device) { return device.kind == "cuda"; }
+
+std::optional<Isa> parse_isa(const DeviceInfo& device) {
+  const std::span<const Isa> known =
+      is_gpu(device) ? std::span<const Isa>(kGpuIsas) : std::span<const Isa>(kCpuIsas);
+  for (const Isa isa : known) {
+    if (device.isa == to_string(isa)) {
       return isa;
     }
   }
@@ -113,6 +121,9 @@ HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) 
 
 Schedule preferred_schedule(const Request& request, const Candidate& main) {
   const KernelConfig& config = main.kernel->config;
+  if (is_gpu(request.device)) {
+    return plan::cuda_schedule(request.problem, config);
+  }
   Schedule schedule = plan::main_schedule(request.problem, config, request.device);
   if (is_one_step(*main.backend)) {
     schedule = plan::with_splits(request.problem, config, schedule, 1);
@@ -172,7 +183,7 @@ Status admit(const Request& request, const Candidate& candidate) {
   if (candidate.backend->forced_only && !forced) {
     return Status::unsupported("reference kernels run only when forced by name");
   }
-  if (config.isa > request.isa) {
+  if (is_gpu(request.device) ? config.isa != request.isa : config.isa > request.isa) {
     return Status::unsupported(
         fmt::format("needs {}, device offers {}", to_string(config.isa), to_string(request.isa)));
   }
@@ -191,10 +202,16 @@ Status admit(const Request& request, const Candidate& candidate) {
 }
 
 // Rules in order; the first that tells two candidates apart decides.
-enum class RankRule { kDecode, kIsa, kCompute, kOrder };
+enum class RankRule { kTime, kDecode, kIsa, kCompute, kOrder };
 
 // True when `a` goes before `b`; `rule` tells why.
-bool goes_before(const KernelConfig& a, const KernelConfig& b, RankRule& rule) {
+bool goes_before(const Candidate& candidate, const Candidate& other, RankRule& rule) {
+  const KernelConfig& a = candidate.kernel->config;
+  const KernelConfig& b = other.kernel->config;
+  if (candidate.predicted_us != other.predicted_us) {
+    rule = RankRule::kTime;
+    return candidate.predicted_us < other.predicted_us;
+  }
   const bool a_decode = a.step == StepKind::kDecode;
   const bool b_decode = b.step == StepKind::kDecode;
   if (a_decode != b_decode) {
@@ -213,8 +230,12 @@ bool goes_before(const KernelConfig& a, const KernelConfig& b, RankRule& rule) {
   return false;
 }
 
-std::string lost_reason(const KernelConfig& loser, const KernelConfig& winner, RankRule rule) {
+std::string lost_reason(const Candidate& lost, const Candidate& won, RankRule rule) {
+  const KernelConfig& loser = lost.kernel->config;
+  const KernelConfig& winner = won.kernel->config;
   switch (rule) {
+    case RankRule::kTime:
+      return fmt::format("serves it, predicted {:.1f} us", lost.predicted_us);
     case RankRule::kDecode:
       return fmt::format("serves it, but {} reads K and V once for all query rows", winner.name);
     case RankRule::kIsa:
@@ -228,9 +249,13 @@ std::string lost_reason(const KernelConfig& loser, const KernelConfig& winner, R
   return {};
 }
 
-std::string choice_reason(const Request& request, const KernelConfig& winner, size_t serving) {
+std::string choice_reason(const Request& request, const Candidate& won, size_t serving) {
+  const KernelConfig& winner = won.kernel->config;
   if (!request.forced.empty()) {
     return "forced by name";
+  }
+  if (is_gpu(request.device)) {
+    return fmt::format("least predicted time, {:.1f} us", won.predicted_us);
   }
   if (serving == 1) {
     return "the only kernel that serves the problem";
@@ -243,12 +268,16 @@ std::string choice_reason(const Request& request, const KernelConfig& winner, si
                      to_string(winner.isa), to_text(winner.compute));
 }
 
-std::vector<Candidate> gather(Op op, std::span<const Backend* const> backends) {
+std::vector<Candidate> gather(Op op, const DeviceInfo& device,
+                              std::span<const Backend* const> backends) {
   std::vector<Candidate> candidates;
   for (const Backend* backend : backends) {
+    if (device.kind != backend->device_kind) {
+      continue;
+    }
     for (const KernelEntry& entry : backend->kernels) {
       if (is_main_step(entry.config.step, op)) {
-        candidates.push_back({backend, &entry});
+        candidates.push_back({backend, &entry, 0.0});
       }
     }
   }
@@ -291,7 +320,7 @@ Result<PlanData> build_within(const Request& request, const Candidate& main, siz
   if (least <= limit) {
     return data;
   }
-  if (!is_one_step(*main.backend)) {
+  if (!is_one_step(*main.backend) && !is_gpu(request.device)) {
     for (const int64_t count : plan::other_split_counts(request.problem, config, preferred)) {
       data =
           build_steps(request, main, plan::with_splits(request.problem, config, preferred, count));
@@ -337,10 +366,15 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   if (Status status = check_options(options); !status.ok()) {
     return status;
   }
-  if (device.kind != "cpu") {
-    return Status::invalid(fmt::format("device kind is '{}'; accepted: cpu", device.kind));
+  if (device.kind != "cpu" && !is_gpu(device)) {
+    return Status::invalid(fmt::format("device kind is '{}'; accepted: cpu, cuda", device.kind));
   }
-  const std::optional<Isa> isa = parse_isa(device.isa);
+  const std::optional<Isa> isa = parse_isa(device);
+  if (!isa && is_gpu(device)) {
+    return Status::unsupported(fmt::format(
+        "device {} is of architecture '{}'; this version has kernels for sm90", device.name,
+        device.isa));
+  }
   if (!isa) {
     return Status::invalid(
         fmt::format("device isa is '{}'; accepted: portable, avx2 (ROWMAX_MAX_ISA "
@@ -348,7 +382,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
                     device.isa));
   }
   const Request request{problem, device, *isa, forced_name(options)};
-  const std::vector<Candidate> candidates = gather(problem.op, backends);
+  const std::vector<Candidate> candidates = gather(problem.op, device, backends);
   if (Status status = check_forced(request.forced, candidates); !status.ok()) {
     return status;
   }
@@ -359,8 +393,12 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     const Status status = admit(request, candidate);
     if (status.ok()) {
       serving.push_back(candidate);
+      if (is_gpu(device)) {
+        serving.back().predicted_us =
+            plan::predicted_us(problem, candidate.kernel->config, device);
+      }
     } else {
-      declined.push_back({candidate.kernel->config.name, status.message()});
+      declined.push_back({candidate.kernel->config.name, status.message(), false});
     }
   }
   if (serving.empty()) {
@@ -368,13 +406,13 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   }
   RankRule rule = RankRule::kOrder;
   std::stable_sort(serving.begin(), serving.end(), [&rule](const Candidate& a, const Candidate& b) {
-    return goes_before(a.kernel->config, b.kernel->config, rule);
+    return goes_before(a, b, rule);
   });
-  const KernelConfig& winner = serving.front().kernel->config;
+  const Candidate& winner = serving.front();
   for (size_t i = 1; i < serving.size(); ++i) {
-    const KernelConfig& loser = serving[i].kernel->config;
+    const Candidate& loser = serving[i];
     goes_before(winner, loser, rule);
-    declined.push_back({loser.name, lost_reason(loser, winner, rule)});
+    declined.push_back({loser.kernel->config.name, lost_reason(loser, winner, rule), true});
   }
 
   Result<PlanData> data =
@@ -384,6 +422,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   }
   data.value().declined = std::move(declined);
   data.value().choice = choice_reason(request, winner, serving.size());
+  data.value().predicted_us = winner.predicted_us;
   return Plan(std::make_shared<const PlanData>(std::move(data).value()));
 }
 

@@ -50,7 +50,12 @@ size_t counter_offset(const detail::PlanData& data, int threads) {
   return data.shared_bytes + data.thread_stride * static_cast<size_t>(most_workers(data, threads));
 }
 
+bool on_gpu(const detail::PlanData& data) { return data.device.kind == "cuda"; }
+
 size_t workspace_bytes(const detail::PlanData& data, int threads) {
+  if (on_gpu(data)) {
+    return data.shared_bytes;
+  }
   return counter_offset(data, threads) + kWorkspaceAlignment;
 }
 

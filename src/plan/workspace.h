@@ -20,6 +20,9 @@ int most_workers(const detail::PlanData& data, int threads);
 // Where the item counter is, behind the scratches.
 size_t counter_offset(const detail::PlanData& data, int threads);
 
+// Whether the plan runs on a GPU, whose workspace is the shared regions alone.
+bool on_gpu(const detail::PlanData& data);
+
 // Total bytes for a thread count; 0 means the OpenMP default.
 size_t workspace_bytes(const detail::PlanData& data, int threads);
 

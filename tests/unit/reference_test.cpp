@@ -412,7 +412,7 @@ TEST(ReferenceExtremes, BC018GradientsAreFiniteFarBelowZero) {
     const Result<testkit::Case> spec = testkit::parse_case(
         std::string("backward bf16 b1 h1 s192 d64 inputs=near-100 seed18") + mask);
     ASSERT_TRUE(spec.ok()) << spec.status().message();
-    const testkit::RunReport report = testkit::run_case(*spec, "reference_backward");
+    const testkit::RunReport report = testkit::run_case(*spec, {.kernel = "reference_backward"});
     EXPECT_TRUE(report.passed()) << report.text();
   }
 }
@@ -503,7 +503,8 @@ TEST_P(ReferencePoisoned, PassesItsOwnRule) {
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   const bool forward = spec->problem.op == Op::kForward;
   const testkit::RunReport report =
-      testkit::run_case(*spec, forward ? "reference_forward" : "reference_backward", 2);
+      testkit::run_case(
+          *spec, {.kernel = forward ? "reference_forward" : "reference_backward", .threads = 2});
   EXPECT_TRUE(report.passed()) << report.text();
 }
 

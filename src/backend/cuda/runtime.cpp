@@ -1,0 +1,200 @@
+#include "backend/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "backend/cuda/check.h"
+
+namespace rowmax::cuda {
+namespace sm90 {
+
+#define ROWMAX_INSTANCE(name, ...) Status enqueue_##name(const KernelLaunch& launch);
+#include "backend/cuda/sm90/forward/instances.def"
+#undef ROWMAX_INSTANCE
+
+}  // namespace sm90
+namespace {
+
+// The bulk copy engine reads boxes whose base and outer strides are multiples of this.
+constexpr int64_t kAlignmentBytes = 16;
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, which, device) == cudaSuccess ? value : 0;
+}
+
+// "sm90" of compute capability 9.0.
+std::string architecture(int device) {
+  return "sm" + std::to_string(attribute(cudaDevAttrComputeCapabilityMajor, device) * 10 +
+                               attribute(cudaDevAttrComputeCapabilityMinor, device));
+}
+
+// The current device, put back at the end of a scope.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    status_ = cuda_status(cudaGetDevice(&before_), "cudaGetDevice");
+    if (status_.ok() && before_ != device) {
+      status_ = cuda_status(cudaSetDevice(device), "cudaSetDevice");
+      changed_ = status_.ok();
+    }
+  }
+  ~DeviceScope() {
+    if (changed_) {
+      (void)cudaSetDevice(before_);
+    }
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+std::string refused(const char* name, const char* what, int64_t value, const char* accepted) {
+  return std::string(name) + ": " + what + " " + std::to_string(value) + "; accepted: " + accepted;
+}
+
+Status check_alignment(const char* name, const TensorArg& arg) {
+  static constexpr const char* kRule = "a multiple of 16 bytes (operands are read in bulk)";
+  if (reinterpret_cast<uintptr_t>(arg.data) % kAlignmentBytes != 0) {
+    return Status::invalid(refused(name, "address is",
+                                   static_cast<int64_t>(reinterpret_cast<uintptr_t>(arg.data)),
+                                   kRule));
+  }
+  const struct {
+    const char* text;
+    int64_t stride;
+  } axes[] = {{"batch stride in bytes is", arg.batch},
+              {"sequence stride in bytes is", arg.seq},
+              {"head stride in bytes is", arg.head}};
+  for (const auto& axis : axes) {
+    const int64_t bytes = axis.stride * static_cast<int64_t>(size_of(arg.dtype));
+    if (bytes % kAlignmentBytes != 0) {
+      return Status::invalid(refused(name, axis.text, bytes, kRule));
+    }
+  }
+  return {};
+}
+
+Status check_operands(const AttentionArgs& args) {
+  const struct {
+    const char* name;
+    const TensorArg& arg;
+  } operands[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}, {"out", args.out}};
+  for (const auto& operand : operands) {
+    if (Status status = check_alignment(operand.name, operand.arg); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+// The device that holds a pointer, or why none does.
+Result<int> device_of(const char* name, const void* data) {
+  cudaPointerAttributes attributes = {};
+  if (Status status =
+          cuda_status(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+      !status.ok()) {
+    return status;
+  }
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
+    return Status::invalid(std::string(name) + ": in host memory; accepted: memory of a GPU");
+  }
+  return attributes.device;
+}
+
+Result<DeviceInfo> device_info(int ordinal) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return Status::unsupported("no CUDA driver or no GPU on this machine");
+  }
+  if (ordinal < 0 || ordinal >= count) {
+    return Status::unsupported("device cuda:" + std::to_string(ordinal) + ": this process sees " +
+                               std::to_string(count) + " GPUs");
+  }
+  cudaDeviceProp properties = {};
+  if (Status status = cuda_status(cudaGetDeviceProperties(&properties, ordinal),
+                                  "cudaGetDeviceProperties");
+      !status.ok()) {
+    return status;
+  }
+  DeviceInfo device;
+  device.kind = "cuda";
+  device.name = properties.name;
+  device.isa = architecture(ordinal);
+  device.l1_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  device.l2_bytes = properties.l2CacheSize;
+  device.cores = properties.multiProcessorCount;
+  device.ordinal = ordinal;
+  device.clock_ghz = attribute(cudaDevAttrClockRate, ordinal) * 1e-6;
+  // Two transfers a clock on every wire of the bus.
+  device.memory_gbps = 2.0 * attribute(cudaDevAttrMemoryClockRate, ordinal) * 1e3 *
+                       (attribute(cudaDevAttrGlobalMemoryBusWidth, ordinal) / 8.0) * 1e-9;
+  return device;
+}
+
+Status enqueue_plan(const detail::PlanData& plan, const KernelLaunch& launch) {
+  const AttentionArgs& args = *launch.args;
+  if (Status status = check_operands(args); !status.ok()) {
+    return status;
+  }
+  if (args.out.data == nullptr) {
+    return {};  // no rows
+  }
+  const Result<int> device = device_of("out", args.out.data);
+  if (!device.ok()) {
+    return device.status();
+  }
+  if (architecture(*device) != plan.device.isa) {
+    return Status::invalid("out: on a GPU of architecture " + architecture(*device) +
+                           "; accepted: " + plan.device.isa + ", the plan's");
+  }
+  const DeviceScope scope(*device);
+  if (!scope.status().ok()) {
+    return scope.status();
+  }
+  KernelLaunch step_launch = launch;
+  for (const detail::PlanStep& step : plan.steps) {
+    if (step.schedule.items <= 0) {
+      continue;
+    }
+    step_launch.config = &step.kernel->config;
+    step_launch.schedule = step.schedule;
+    if (Status status = step.kernel->enqueue(step_launch); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+Enqueue kernel_of(std::string_view name) {
+  static constexpr struct {
+    std::string_view name;
+    Enqueue enqueue;
+  } kKernels[] = {
+#define ROWMAX_INSTANCE(name, ...) {#name, sm90::enqueue_##name},
+#include "backend/cuda/sm90/forward/instances.def"
+#undef ROWMAX_INSTANCE
+  };
+  for (const auto& kernel : kKernels) {
+    if (kernel.name == name) {
+      return kernel.enqueue;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const Runtime& runtime() {
+  static constexpr Runtime kRuntime = {device_info, enqueue_plan, kernel_of};
+  return kRuntime;
+}
+
+}  // namespace rowmax::cuda

@@ -1,0 +1,35 @@
+#include "plan/explain_cuda.h"
+
+#include <fmt/format.h>
+
+#include "plan/cost_cuda.h"
+
+namespace rowmax::plan {
+
+std::string cuda_device_text(const DeviceInfo& device) {
+  constexpr double kKiB = 1024.0;
+  return fmt::format(
+      "{}, {}, {}, {} multiprocessors at {:.2f} GHz, {:.0f} KiB shared memory a block, L2 {:.1f} "
+      "MiB, {:.0f} GB/s",
+      device.kind, device.name, device.isa, device.cores, device.clock_ghz,
+      static_cast<double>(device.l1_bytes) / kKiB,
+      static_cast<double>(device.l2_bytes) / (kKiB * kKiB), device.memory_gbps);
+}
+
+std::string cuda_step_text(const detail::PlanData& data, const detail::PlanStep& step) {
+  const KernelConfig& config = step.kernel->config;
+  return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves", config.warpgroups,
+                     config.stages,
+                     static_cast<double>(step.schedule.items) / data.device.cores);
+}
+
+std::string cuda_roofline_text(const detail::PlanData& data) {
+  const UnitTimes times = unit_times(
+      data.problem, data.steps[data.main_step].kernel->config, data.device);
+  return fmt::format(
+      "roofline   matrix {:.1f} us, exponential {:.1f} us, other softmax {:.1f} us, memory {:.1f} "
+      "us; predicted {:.1f} us\n",
+      times.matrix, times.exponential, times.softmax, times.memory, data.predicted_us);
+}
+
+}  // namespace rowmax::plan

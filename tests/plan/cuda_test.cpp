@@ -1,0 +1,215 @@
+// Plans for a GPU that is not here: every supported problem has one, every row is reached, what is
+// not served is declined by name, and the cost model ranks as the numbers say.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "api/backends.h"
+#include "fake_backend.h"
+#include "kernel_api/plan_data.h"
+#include "plan/cost_cuda.h"
+#include "plan/planner.h"
+#include "rowmax/attention.h"
+
+namespace rowmax::test {
+namespace {
+
+DeviceInfo h200() { return find_device("h200").value(); }
+
+Result<Plan> plan_of(const std::string& line, const std::string& kernel = "") {
+  PlanOptions options;
+  options.force_kernel = kernel;
+  return make_plan_with(problem_of(line), h200(), options, all_backends());
+}
+
+const Backend& cuda_backend() { return *find_backend("cuda"); }
+
+std::vector<std::string> served_lines() {
+  const char* const shapes[] = {
+      "b2 h2 s40 d64",
+      "b1 hq8 hkv2 sq113 sk203 d128 causal",
+      "b16 h16 s1024 d128",
+      "b4 h32 s4096 d64",
+      "b4 h32 s4096 d64 causal",
+      "b32 h32 s512 d64",
+      "b32 h32 s512 d64 causal",
+      "b4 h16 s4096 d128",
+      "b4 h16 s4096 d128 causal",
+      "b32 h16 s512 d128",
+      "b32 h16 s512 d128 causal",
+      "b0 h1 s8 d8",
+      "b2 h1 sq0 sk8 d8",
+      "b2 h1 sq8 sk0 d8",
+      "b1 h2 s900 d96 window=50,3",
+      "b1 h2 s900 d96",
+      "b4 h8 s4096 d96",
+      "b4 h8 s4096 d96 causal",
+      "b1 h2 s900 d192",
+      "b1 h2 s900 d192 causal",
+      "b1 h2 s900 d192 dv128",
+      "b1 h2 s900 d192 dv128 causal",
+      "b1 h2 s900 d64 dv256",
+      "b1 h2 s900 d64 dv256 causal",
+      "b1 h2 s900 d80",
+      "b1 h2 s900 d256",
+      "b4 h8 s4096 d256 causal",
+      "b3 h2 sq9 sk50 d32 ragged_q=21 ragged_k=120",
+      "b3 h2 sq9 sk50 d32 ragged_q=21 ragged_k=120 used_q used_k causal",
+  };
+  const char* const options[] = {"", "alibi", "sinks", "softcap=30", "scale=0.1", "nolse"};
+  std::vector<std::string> lines;
+  for (const char* dtype : {"bf16", "f16"}) {
+    for (const char* shape : shapes) {
+      for (const char* option : options) {
+        lines.push_back(std::string("forward ") + dtype + " " + shape + " " + option);
+      }
+    }
+  }
+  return lines;
+}
+
+TEST(Cuda, SupportedProblemsHaveAPlan) {
+  for (const std::string& line : served_lines()) {
+    const Result<Plan> plan = plan_of(line);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->data().backend, "cuda") << line;
+    EXPECT_GT(plan->data().predicted_us, 0.0) << line;
+  }
+}
+
+// Whatever a row serves may be forced; a row that nothing prefers or serves would be dead weight.
+TEST(Cuda, EveryRowServesAProblem) {
+  std::set<std::string> reached;
+  for (const std::string& line : served_lines()) {
+    const Result<Plan> plan = plan_of(line);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    reached.insert(plan->kernel());
+    for (const detail::DeclinedKernel& kernel : plan->data().declined) {
+      if (kernel.serves) {
+        reached.insert(kernel.name);
+      }
+    }
+  }
+  for (const KernelEntry& entry : cuda_backend().kernels) {
+    EXPECT_EQ(reached.count(entry.config.name), 1u) << entry.config.name;
+  }
+}
+
+TEST(Cuda, DeclinesByName) {
+  const struct {
+    const char* line;
+    const char* reason;
+  } cases[] = {
+      {"forward bf16 s64 d64 mask=bhrc", "mask"},
+      {"forward bf16 s64 d64 bias=f32:hrc", "bias"},
+      {"forward bf16 s64 d64 blockmask", "block mask"},
+      {"forward bf16 s64 d64 documents", "document"},
+      {"forward bf16 s64 d64 dropout=0.1", "dropout"},
+      {"forward f32 s64 d64", "f32"},
+      {"forward f64 s64 d64", "f64"},
+      {"forward bf16 b1 h1 sq1 sk64 d64 paged=16,8,4 used_k", "paged"},
+      {"forward bf16 s64 d65", "65"},
+      {"forward bf16 s64 d264", "264"},
+      {"backward bf16 s64 d64", "no kernel serves"},
+  };
+  for (const auto& c : cases) {
+    const Result<Plan> plan = plan_of(c.line);
+    EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported) << c.line;
+    EXPECT_NE(plan.status().message().find(c.reason), std::string::npos) << plan.status().message();
+  }
+}
+
+TEST(Cuda, CpuAndGpuKernelsDoNotMix) {
+  const Result<Plan> gpu = plan_of("forward bf16 b1 h1 s64 d64", "forward_f32_portable");
+  EXPECT_EQ(gpu.status().code(), StatusCode::kInvalidArgument);
+  PlanOptions options;
+  options.force_kernel = cuda_backend().kernels.front().config.name;
+  const Result<Plan> cpu = make_plan_with(problem_of("forward bf16 b1 h1 s64 d64"),
+                                          fake_device("avx2"), options, all_backends());
+  EXPECT_EQ(cpu.status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Cuda, OtherArchitecturesAreRefusedByName) {
+  DeviceInfo device = h200();
+  device.isa = "sm80";
+  const Result<Plan> plan =
+      make_plan_with(problem_of("forward bf16 b1 h1 s64 d64"), device, {}, all_backends());
+  EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(plan.status().message().find("sm80"), std::string::npos) << plan.status().message();
+}
+
+TEST(Cuda, DevicesByName) {
+  EXPECT_EQ(find_device("cpu").value().kind, "cpu");
+  EXPECT_EQ(find_device("h100").value().isa, "sm90");
+  for (const char* name : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda0", "H200"}) {
+    const Result<DeviceInfo> device = find_device(name);
+    EXPECT_EQ(device.status().code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(device.status().message().find("h200"), std::string::npos)
+        << device.status().message();
+  }
+  // No machine that runs these tests has this many.
+  EXPECT_EQ(find_device("cuda:99999").status().code(), StatusCode::kUnsupported);
+}
+
+TEST(Cuda, ExplainGivesTheRoofline) {
+  const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128");
+  ASSERT_TRUE(plan.ok());
+  const std::string text = explain(*plan);
+  for (const char* part : {"roofline", "matrix", "exponential", "memory", "predicted", "waves",
+                           "consumer warpgroups", "132 multiprocessors"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+// Matrix and exponential times by hand: b2 h3, 2 tiles of 64 rows and 3 blocks of 64 keys, 2 SMs.
+TEST(Cuda, UnitTimesOfASmallProblem) {
+  KernelConfig config;
+  config.tile_q = 64;
+  config.tile_k = 64;
+  config.head_dim = 128;
+  config.head_dim_v = 64;
+  DeviceInfo device = h200();
+  device.cores = 2;
+  device.clock_ghz = 1.0;
+  const plan::UnitTimes times =
+      plan::unit_times(problem_of("forward bf16 b2 h3 sq128 sk192 d128 dv64"), config, device);
+  const double blocks = 6.0 * 2.0 * 3.0 / 2.0;  // a multiprocessor
+  EXPECT_DOUBLE_EQ(times.matrix, blocks * 2.0 * 64 * 64 * (128 + 64) / 4096.0 * 1e-3);
+  EXPECT_DOUBLE_EQ(times.exponential, blocks * 64 * 64 / 16.0 * 1e-3);
+}
+
+// A causal problem costs about half, a window about its share of the pairs.
+TEST(Cuda, PredictionsFollowVisiblePairs) {
+  const auto us = [](const std::string& words) {
+    return plan_of("forward bf16 b4 h16 s8192 d128 " + words)->data().predicted_us;
+  };
+  EXPECT_GT(us("causal"), 0.45 * us(""));
+  EXPECT_LT(us("causal"), 0.65 * us(""));
+  EXPECT_LT(us("window=1024,0"), 0.25 * us(""));
+}
+
+TEST(Cuda, AWorkspaceIsNotNeededForOneStep) {
+  EXPECT_EQ(plan_of("forward bf16 b4 h16 s4096 d128")->workspace_bytes(), 0u);
+}
+
+TEST(Cuda, ExecuteWithoutKernelsSaysSo) {
+  if (cuda_backend().enqueue != nullptr) {
+    GTEST_SKIP() << "this build has the kernels";
+  }
+  const Result<Plan> plan = plan_of("forward bf16 b1 h1 s8 d8 nolse");
+  ASSERT_TRUE(plan.ok());
+  alignas(64) uint16_t memory[4][64] = {};
+  AttentionTensors tensors;
+  tensors.q = contiguous(memory[0], DType::kBF16, {1, 8, 1, 8});
+  tensors.k = contiguous(memory[1], DType::kBF16, {1, 8, 1, 8});
+  tensors.v = contiguous(memory[2], DType::kBF16, {1, 8, 1, 8});
+  tensors.out = contiguous(memory[3], DType::kBF16, {1, 8, 1, 8});
+  const Status status = execute(*plan, tensors, nullptr, 0);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("ROWMAX_CUDA"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace rowmax::test
