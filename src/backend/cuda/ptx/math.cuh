@@ -45,6 +45,15 @@ ROWMAX_DEVICE void stmatrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_
                : "memory");
 }
 
+ROWMAX_DEVICE uint4 load_shared_16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 ROWMAX_DEVICE void store_shared_zero_16(uint32_t address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }

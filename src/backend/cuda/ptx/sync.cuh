@@ -30,4 +30,11 @@ ROWMAX_DEVICE void setmaxnreg_dec() {
 // addresses made from it in uniform registers.
 ROWMAX_DEVICE int uniform(int value) { return __shfl_sync(kFullWarp, value, 0); }
 
+// The same value, of which the compiler knows nothing: what is computed from it stays where it is
+// written instead of being kept in registers across a loop.
+ROWMAX_DEVICE int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 }  // namespace rowmax::cuda::ptx

@@ -14,16 +14,19 @@ namespace rowmax::cuda::ptx {
 
 enum class Mma : int { kBF16 = 0, kF16 };
 
-inline constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-inline constexpr uint64_t kDescriptorKMajor =
-    kSwizzle128 | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 16);
-
-ROWMAX_DEVICE constexpr uint64_t descriptor_mn_major(uint32_t panel_bytes) {
-  return kSwizzle128 | (uint64_t{1024 >> 4} << 32) | (uint64_t{panel_bytes >> 4} << 16);
+// Low words of descriptors, linear in the address: 16 more bytes add 1. `base` is the shared address
+// of the CTA's memory, below 2^18, `offset` and `panel_bytes` are constants.
+ROWMAX_DEVICE uint32_t descriptor_k_major(uint32_t base, uint32_t offset) {
+  return (base >> 4) + (offset >> 4) + (1u << 16);
+}
+ROWMAX_DEVICE uint32_t descriptor_mn_major(uint32_t base, uint32_t offset, uint32_t panel_bytes) {
+  return (base >> 4) + (offset >> 4) + ((panel_bytes >> 4) << 16);
 }
 
-ROWMAX_DEVICE uint64_t descriptor_at(uint64_t base, uint32_t shared_address) {
-  return base | uint64_t{(shared_address & 0x3FFFF) >> 4};
+// The high word is the same for both: 128-byte swizzle, SBO = 1024 bytes.
+ROWMAX_DEVICE uint64_t descriptor(uint32_t low) {
+  constexpr uint64_t kHigh = (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32);
+  return kHigh | low;
 }
 
 ROWMAX_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

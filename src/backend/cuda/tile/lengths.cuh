@@ -42,25 +42,32 @@ ROWMAX_FORCE_INLINE int64_t read(const IndexArray& array, int64_t i) {
                         : static_cast<const int32_t*>(array.data)[i * array.stride];
 }
 
-// Decreasing offsets give an empty sequence, offsets beyond the storage its end.
-ROWMAX_FORCE_INLINE Extent extent(const LengthArgs& args, int batch) {
-  Extent e;
-  e.q_len = args.seqlen_q;
-  e.k_len = args.seqlen_k;
+ROWMAX_FORCE_INLINE int query_length(const LengthArgs& args, int batch) {
+  int64_t length = args.seqlen_q;
   if (args.cu_q.data != nullptr) {
     const int64_t begin = clamp(read(args.cu_q, batch), 0, args.total_q);
     const int64_t end = clamp(read(args.cu_q, batch + 1), begin, args.total_q);
-    e.q_begin = static_cast<int>(begin);
-    e.q_len = static_cast<int>(clamp(end - begin, 0, args.seqlen_q));
+    length = clamp(end - begin, 0, args.seqlen_q);
+  }
+  if (args.used_q.data != nullptr) {
+    length = clamp(read(args.used_q, batch), 0, length);
+  }
+  return static_cast<int>(length);
+}
+
+// Decreasing offsets give an empty sequence, offsets beyond the storage its end.
+ROWMAX_FORCE_INLINE Extent extent(const LengthArgs& args, int batch) {
+  Extent e;
+  e.k_len = args.seqlen_k;
+  e.q_len = query_length(args, batch);
+  if (args.cu_q.data != nullptr) {
+    e.q_begin = static_cast<int>(clamp(read(args.cu_q, batch), 0, args.total_q));
   }
   if (args.cu_k.data != nullptr) {
     const int64_t begin = clamp(read(args.cu_k, batch), 0, args.total_k);
     const int64_t end = clamp(read(args.cu_k, batch + 1), begin, args.total_k);
     e.k_begin = static_cast<int>(begin);
     e.k_len = static_cast<int>(clamp(end - begin, 0, args.seqlen_k));
-  }
-  if (args.used_q.data != nullptr) {
-    e.q_len = static_cast<int>(clamp(read(args.used_q, batch), 0, e.q_len));
   }
   if (args.used_k.data != nullptr) {
     e.k_len = static_cast<int>(clamp(read(args.used_k, batch), 0, e.k_len));

@@ -14,6 +14,13 @@ enum class Rescale : int {
   kRow,  // l by selects; only the multiplication of O sits under a branch, after the exponentials
 };
 
+// Which changes of scores and outputs a row's code has. They are run-time options of the rows that
+// have them; the code alone costs plain problems 1-5 % (docs/kernels/sm90_forward.md).
+enum class Options : int {
+  kNone = 0,  // positive scale, sinks, LSE; O in the element type
+  kAll,       // softcap, ALiBi, any scale, O in fp32
+};
+
 struct ForwardConfig {
   Element element = Element::kBF16;
   int head_dim = 0;
@@ -23,6 +30,7 @@ struct ForwardConfig {
   int stages = 2;  // K and V blocks in flight
   int warpgroups = 2;
   MaskClass mask = MaskClass::kBanded;
+  Options options = Options::kNone;
   Rescale rescale = Rescale::kWarp;
 };
 
@@ -47,7 +55,8 @@ constexpr int v_bytes(const ForwardConfig& c) {
 // Barriers and decoded tiles behind the tiles, see SharedLayout.
 inline constexpr int kBarrierBytes = 256;
 inline constexpr int kTileSlotBytes = 64;
-inline constexpr int kTileSlots = 2;
+// One more tile than consumers, V loader and O storer can be behind warp 0, as a power of two.
+inline constexpr int kTileSlots = 4;
 inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
 
 // Two Q tiles when they fit and O (staged in its tile's Q buffer) is no wider than Q: the next

@@ -6,12 +6,9 @@
 
 namespace rowmax::cuda::sm90 {
 
-// Query position of tile row `row`, relative to the tile's first: row / pack, exact for row < 512.
+// Query position of tile row `row`, relative to the tile's first: row / pack.
 ROWMAX_DEVICE int position_in_tile(const TileOrder& order, int row) {
-  if (order.pack == 1) {
-    return row;
-  }
-  return static_cast<int>((static_cast<float>(row) + 0.5f) * order.inverse_pack);
+  return (row * order.inverse_pack) >> kInversePackShift;
 }
 
 // The fields of a tile that the epilogue needs.
@@ -36,6 +33,7 @@ struct RowPlace {
 
 ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const OutputTile& tile, int row) {
   RowPlace place;
+  row = ptx::opaque(row);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int position = position_in_tile(params.order, row + 8 * r);
@@ -53,6 +51,7 @@ ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const OutputTile& 
 template <int kOut>
 ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const OutputTile& tile, int row,
                                const tile::RowState& state, float (&o)[kOut], float (&factor)[2]) {
+  row = ptx::opaque(row);
   bool empty[2];
   float max[2];
   float sum[2];
@@ -124,28 +123,35 @@ ROWMAX_DEVICE void transpose_quad(uint32_t (&v)[4]) {
   }
 }
 
-// O row by row from registers, rows outside the sequence left alone.
+// O in fp32 from registers.
 template <class Row>
-ROWMAX_DEVICE void store_rows(const ForwardParams& params, const OutputTile& tile,
-                              float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row) {
+ROWMAX_DEVICE void store_f32(const ForwardParams& params, const RowPlace& place,
+                             const float (&o)[Traits<Row>::kOut], const float (&factor)[2]) {
+#pragma unroll
+  for (int j = 0; j < Traits<Row>::kHeadDimV / 8; ++j) {
+    const int column = 8 * j + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (place.stored[r] && column < params.head_dim_v) {
+        float* out = static_cast<float*>(params.out_rows.data) + place.out[r] + column;
+        *reinterpret_cast<float2*>(out) =
+            make_float2(o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]);
+      }
+    }
+  }
+}
+
+// O from registers, rows outside the sequence left alone.
+template <class Row>
+ROWMAX_DEVICE void store_direct(const ForwardParams& params, const OutputTile& tile,
+                                float (&o)[Traits<Row>::kOut], const tile::RowState& state,
+                                int row) {
   using T = Traits<Row>;
   float factor[2];
   finish_rows(params, tile, row, state, o, factor);
   const RowPlace place = row_place(params, tile, row);
-  const int t = threadIdx.x & 3;
-  if (params.out_f32) {
-#pragma unroll
-    for (int j = 0; j < T::kHeadDimV / 8; ++j) {
-      const int column = 8 * j + 2 * t;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (place.stored[r] && column < params.head_dim_v) {
-          float* out = static_cast<float*>(params.out_rows.data) + place.out[r] + column;
-          *reinterpret_cast<float2*>(out) =
-              make_float2(o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]);
-        }
-      }
-    }
+  if (T::kOptions && params.out_f32) {
+    store_f32<Row>(params, place, o, factor);
     return;
   }
 #pragma unroll
@@ -159,7 +165,7 @@ ROWMAX_DEVICE void store_rows(const ForwardParams& params, const OutputTile& til
         v[k] = T::pack(o[i] * factor[r], o[i + 1] * factor[r]);
       }
       transpose_quad(v);
-      const int column = 32 * group + 8 * t;
+      const int column = 32 * group + 8 * (threadIdx.x & 3);
       if (place.stored[r] && column < params.head_dim_v) {
         uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) + place.out[r] + column;
         *reinterpret_cast<uint4*>(out) = make_uint4(v[0], v[1], v[2], v[3]);
@@ -168,32 +174,63 @@ ROWMAX_DEVICE void store_rows(const ForwardParams& params, const OutputTile& til
   }
 }
 
+// The 16 rows that this warp staged at `start`, those inside the sequence, to memory. Rolled: it
+// runs once a sequence, and its code lies between the parts of the loop over tiles.
+template <class Row>
+ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const OutputTile& tile,
+                                     uint32_t start, int first_row) {
+  using T = Traits<Row>;
+  constexpr int kChunks = T::kHeadDimV / 8;  // 16 bytes each
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < 16 * kChunks; i += 32) {
+    const int row = i / kChunks;
+    const int chunk = i % kChunks;
+    const int position = position_in_tile(params.order, first_row + row);
+    if (position < tile.rows && 8 * chunk < params.head_dim_v) {
+      const int head = tile.head + first_row + row - position * params.order.pack;
+      uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) +
+                      tile.batch * params.out_rows.batch +
+                      int64_t{tile.q_begin + tile.position + position} * params.out_rows.seq +
+                      head * params.out_rows.head + 8 * chunk;
+      *reinterpret_cast<uint4*>(out) =
+          ptx::load_shared_16(start + (chunk / 8) * T::kQPanelBytes + row * kPanelRowBytes +
+                              (((chunk & 7) ^ (row & 7)) * 16));
+    }
+  }
+}
+
 // O -> 16 bits -> the tile's own Q buffer, each warp into the 16 rows that only it has read; warp 2
 // copies it out. Partial tiles of a sequence go row by row instead.
 template <class Row>
 ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row>& shared,
-                                float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row,
-                                uint32_t count) {
+                                float (&o)[Traits<Row>::kOut], const tile::RowState& state,
+                                int row, uint32_t count) {
   using T = Traits<Row>;
   const TileInfo& slot = shared.slots[count % kTileSlots];
   const OutputTile tile = output_tile(slot);
   const uint32_t buffer = ring_index<T::kQBuffers>(count);
-  const int lane = threadIdx.x % 32;
-  if (ptx::uniform(slot.store_rows)) {
-    store_rows<Row>(params, tile, o, state, row);
+  const int lane = ptx::opaque(threadIdx.x % 32);
+  float factor[2];
+  finish_rows(params, tile, row, state, o, factor);
+  if (T::kOptions && params.out_f32) {
+    store_f32<Row>(params, row_place(params, tile, row), o, factor);
   } else {
-    float factor[2];
-    finish_rows(params, tile, row, state, o, factor);
-    const int staged_row = row - lane / 4 + (lane & 15);  // that this lane addresses
-    const uint32_t start = shared.q(buffer) + staged_row * kPanelRowBytes;
+    const int first_row = row - lane / 4;  // of this warp
+    const uint32_t start = shared.q(buffer) + first_row * kPanelRowBytes;
+    const int staged_row = lane & 15;  // that this lane addresses
 #pragma unroll
     for (int i = 0; i < T::kHeadDimV / 16; ++i) {  // 16 columns: chunks 2i and 2i + 1 of 16 bytes
       const uint32_t chunk = ((2 * i) & 7) + lane / 16;
-      ptx::stmatrix_x4(start + (i / 4) * T::kQPanelBytes + ((chunk ^ (staged_row & 7)) * 16),
+      ptx::stmatrix_x4(start + (i / 4) * T::kQPanelBytes + staged_row * kPanelRowBytes +
+                           ((chunk ^ (staged_row & 7)) * 16),
                        T::pack(o[8 * i] * factor[0], o[8 * i + 1] * factor[0]),
                        T::pack(o[8 * i + 2] * factor[1], o[8 * i + 3] * factor[1]),
                        T::pack(o[8 * i + 4] * factor[0], o[8 * i + 5] * factor[0]),
                        T::pack(o[8 * i + 6] * factor[1], o[8 * i + 7] * factor[1]));
+    }
+    if (slot.store_rows) {
+      __syncwarp();
+      store_staged_rows<Row>(params, tile, start, first_row);
     }
     ptx::fence_proxy_async();
   }

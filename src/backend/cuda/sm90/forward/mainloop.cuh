@@ -24,10 +24,10 @@ class Consumer {
   ROWMAX_DEVICE Consumer(const ForwardParams& params, const SharedMap<Row>& shared, int warpgroup)
       : params_(params),
         shared_(shared),
-        warpgroup_(warpgroup),
         lane_(threadIdx.x % 32),
         row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4),
-        q_offset_(shared.base + T::kShared.q + warpgroup * 64 * kPanelRowBytes) {}
+        q_descriptor_(ptx::descriptor_k_major(
+            shared.base, T::kShared.q + warpgroup * 64 * kPanelRowBytes)) {}
 
   ROWMAX_DEVICE void run() {
     ptx::mbarrier_wait(shared_.barrier(kQFull, 0), 0);
@@ -35,7 +35,7 @@ class Consumer {
     if (tile_.block_end == 0) {
       return;
     }
-    if (T::kTurns && warpgroup_ == T::kWarpgroups - 1) {
+    if (T::kTurns && warpgroup() == T::kWarpgroups - 1) {
       pass_turn();  // warpgroup 0 has the first turn
     }
     if constexpr (T::kQBuffers == 2) {
@@ -46,58 +46,51 @@ class Consumer {
   }
 
  private:
-  // The fields of a tile that the loop needs.
+  // Key blocks of a tile; everything else is read from its slot where it is needed.
   struct LoopTile {
-    int position;
     int block_begin;
     int block_end;
-    int k_len;
-    int hi;
-    int lo;
   };
 
+  ROWMAX_DEVICE const TileInfo& slot(uint32_t count) const {
+    return shared_.slots[count % kTileSlots];
+  }
   ROWMAX_DEVICE LoopTile load_tile(uint32_t count) const {
-    const TileInfo& slot = shared_.slots[count % kTileSlots];
-    LoopTile tile;
-    tile.position = ptx::uniform(slot.position);
-    tile.block_begin = ptx::uniform(slot.block_begin);
-    tile.block_end = ptx::uniform(slot.block_end);
-    tile.k_len = ptx::uniform(slot.k_len);
-    tile.hi = ptx::uniform(slot.hi);
-    tile.lo = ptx::uniform(slot.lo);
-    return tile;
+    return {T::kBanded ? ptx::uniform(slot(count).block_begin) : 0,
+            ptx::uniform(slot(count).block_end)};
   }
 
+  // This warpgroup, from the row: a register less to keep.
+  ROWMAX_DEVICE int warpgroup() const { return ptx::opaque(row_) >> 6; }
   ROWMAX_DEVICE void take_turn() const {
     if constexpr (T::kTurns) {
-      ptx::bar_sync(kTurnBarrier + warpgroup_, 256);
+      ptx::bar_sync(kTurnBarrier + warpgroup(), 256);
     }
   }
   ROWMAX_DEVICE void pass_turn() const {
     if constexpr (T::kTurns) {
-      const int next = warpgroup_ + 1 == T::kWarpgroups ? 0 : warpgroup_ + 1;
-      ptx::bar_arrive(kTurnBarrier + next, 256);
+      const int own = warpgroup();
+      ptx::bar_arrive(kTurnBarrier + (own + 1 == T::kWarpgroups ? 0 : own + 1), 256);
     }
   }
-  ROWMAX_DEVICE void wait_k() const {
-    ptx::mbarrier_wait(shared_.barrier(kKFull, ring_index<T::kStages>(k_count_)),
-                       ring_parity<T::kStages>(k_count_));
+  // K of block number `block` of this CTA, counted over all tiles; V likewise.
+  ROWMAX_DEVICE void wait_k(uint32_t block) const {
+    ptx::mbarrier_wait(shared_.barrier(kKFull, ring_index<T::kStages>(block)),
+                       ring_parity<T::kStages>(block));
   }
-  ROWMAX_DEVICE void wait_v() const {
-    ptx::mbarrier_wait(shared_.barrier(kVFull, ring_index<T::kStages>(v_count_)),
-                       ring_parity<T::kStages>(v_count_));
+  ROWMAX_DEVICE void wait_v(uint32_t block) const {
+    ptx::mbarrier_wait(shared_.barrier(kVFull, ring_index<T::kStages>(block)),
+                       ring_parity<T::kStages>(block));
   }
-  ROWMAX_DEVICE void free_k() {
+  ROWMAX_DEVICE void free_k(uint32_t block) const {
     if (lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(kKEmpty, ring_index<T::kStages>(k_count_)));
+      ptx::mbarrier_arrive(shared_.barrier(kKEmpty, ring_index<T::kStages>(block)));
     }
-    ++k_count_;
   }
-  ROWMAX_DEVICE void free_v() {
+  ROWMAX_DEVICE void free_v(uint32_t block) const {
     if (lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(kVEmpty, ring_index<T::kStages>(v_count_)));
+      ptx::mbarrier_arrive(shared_.barrier(kVEmpty, ring_index<T::kStages>(block)));
     }
-    ++v_count_;
   }
   // One Q buffer: warp 0 may load the next tile once all consumer warps have read this one.
   ROWMAX_DEVICE void free_q() const {
@@ -105,15 +98,19 @@ class Consumer {
       ptx::mbarrier_arrive(shared_.barrier(kQEmpty, 0));
     }
   }
-  ROWMAX_DEVICE uint32_t q_address(uint32_t count) const {
-    return ptx::uniform(q_offset_ + ring_index<T::kQBuffers>(count) * T::kQBytes);
+  // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it would
+  // become one descriptor for each 16 columns in vector registers.
+  ROWMAX_DEVICE uint32_t q_descriptor(uint32_t count) const {
+    return ptx::uniform(ptx::opaque(q_descriptor_ +
+                                    ring_index<T::kQBuffers>(count) * (T::kQBytes / 16)));
   }
 
-  // S = Q K^T of the current K stage.
-  ROWMAX_DEVICE void issue_scores(uint32_t q) {
-    const uint64_t a = ptx::descriptor_at(ptx::kDescriptorKMajor, q);
-    const uint64_t b =
-        ptx::descriptor_at(ptx::kDescriptorKMajor, shared_.k(ring_index<T::kStages>(k_count_)));
+  // S = Q K^T.
+  ROWMAX_DEVICE void issue_scores(uint32_t q, uint32_t block) {
+    const uint64_t a = ptx::descriptor(q);
+    const uint64_t b = ptx::descriptor(
+        ptx::descriptor_k_major(shared_.base, T::kShared.k) +
+        ring_index<T::kStages>(block) * (T::kKBytes / 16));
 #pragma unroll
     for (int k = 0; k < T::kHeadDim / 16; ++k) {
       ptx::Wgmma<T::kTileK>::template ss<T::kMma>(
@@ -122,10 +119,11 @@ class Consumer {
     }
     ptx::wgmma_commit();
   }
-  // O (+)= P V of the current V stage.
-  ROWMAX_DEVICE void issue_out(int accumulate) {
-    const uint64_t b = ptx::descriptor_at(ptx::descriptor_mn_major(T::kKeyPanelBytes),
-                                          shared_.v(ring_index<T::kStages>(v_count_)));
+  // O (+)= P V.
+  ROWMAX_DEVICE void issue_out(uint32_t block, int accumulate) {
+    const uint64_t b = ptx::descriptor(
+        ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
+        ring_index<T::kStages>(block) * (T::kVBytes / 16));
 #pragma unroll
     for (int k = 0; k < T::kTileK / 16; ++k) {
       ptx::Wgmma<T::kHeadDimV>::template rs<T::kMma>(o_, p_[4 * k], p_[4 * k + 1], p_[4 * k + 2],
@@ -148,13 +146,11 @@ class Consumer {
     }
   }
 
-  // Position of this thread's row r in its tile.
-  ROWMAX_DEVICE int row_position(int r) const {
-    return position_in_tile(params_.order, row_ + 8 * r);
-  }
+  // Positions of rows in their tile.
+  ROWMAX_DEVICE int position(int row) const { return position_in_tile(params_.order, row); }
 
   // Sign of the scale, softcap, ALiBi: run-time options, all behind one uniform branch.
-  ROWMAX_DEVICE void change_scores(const LoopTile& tile, int j, uint32_t count) {
+  ROWMAX_DEVICE void change_scores(int j, uint32_t count) {
     const ScoreParams& score = params_.score;
     if (score.multiply != 1.f) {
       tile::multiply(s_, score.multiply);
@@ -163,54 +159,58 @@ class Consumer {
       tile::softcap(s_, score.softcap);
     }
     if (score.slopes != nullptr) {
-      const TileInfo& slot = shared_.slots[count % kTileSlots];
+      const TileInfo& tile = slot(count);
+      const int row = ptx::opaque(row_);
       float slope[2];
       float distance[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int position = row_position(r);
-        const int head = slot.head + row_ + 8 * r - position * params_.order.pack;
+        const int at = position(row + 8 * r);
+        const int head = tile.head + row + 8 * r - at * params_.order.pack;
         slope[r] = 0.f;
-        if (position < slot.rows) {
+        if (at < tile.rows) {
           slope[r] = score.slope_scale *
-                     score.slopes[slot.batch * score.slope_batch + head * score.slope_head];
+                     score.slopes[tile.batch * score.slope_batch + head * score.slope_head];
         }
-        distance[r] = static_cast<float>(tile.position + position + slot.shift - j * T::kTileK -
+        distance[r] = static_cast<float>(tile.position + at + tile.shift - j * T::kTileK -
                                          2 * (lane_ & 3));
       }
       tile::add_alibi(s_, slope, distance);
     }
   }
 
-  // Masks key block j where some row of this warpgroup needs it: a branch uniform in the warpgroup.
-  ROWMAX_DEVICE void mask_scores(const LoopTile& tile, int j) {
+  // Masks key block j where some row of this warp needs it.
+  ROWMAX_DEVICE void mask_scores(int j, uint32_t count) {
+    const TileInfo& tile = slot(count);
     const int key = j * T::kTileK;
-    int above = tile.k_len;  // first key that no row of the warpgroup may see ...
+    const int row = ptx::opaque(row_);
+    const int lane = ptx::opaque(lane_);
+    int end = tile.k_len;  // first key that the warp's first row may not see
     if constexpr (T::kBanded) {
-      const int first_row = tile.position + position_in_tile(params_.order, warpgroup_ * 64);
-      const int end = first_row + tile.hi + 1;  // ... or that its first row may not see
-      above = end < above ? end : above;
+      const int first_row = position(row - lane / 4);
+      const int band_end = tile.position + first_row + tile.hi + 1;
+      end = band_end < end ? band_end : end;
     }
-    if (key + T::kTileK > above) {
+    if (key + T::kTileK > end) {
       int limit[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         limit[r] = tile.k_len - 1;
         if constexpr (T::kBanded) {
-          const int last = tile.position + row_position(r) + tile.hi;
+          const int last = tile.position + position(row + 8 * r) + tile.hi;
           limit[r] = last < limit[r] ? last : limit[r];
         }
-        limit[r] -= key + 2 * (lane_ & 3);
+        limit[r] -= key + 2 * (lane & 3);
       }
       tile::mask_above(s_, limit);
     }
     if constexpr (T::kBanded) {
-      const int last_row = tile.position + position_in_tile(params_.order, warpgroup_ * 64 + 63);
-      if (key < last_row + tile.lo) {
+      const int last_row = position(row - lane / 4 + 15);
+      if (key < tile.position + last_row + tile.lo) {
         int limit[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          limit[r] = tile.position + row_position(r) + tile.lo - key - 2 * (lane_ & 3);
+          limit[r] = tile.position + position(row + 8 * r) + tile.lo - key - 2 * (lane & 3);
         }
         tile::mask_below(s_, limit);
       }
@@ -218,53 +218,55 @@ class Consumer {
   }
 
   // Softmax of a tile's first block; its product with V is issued by the next step.
-  ROWMAX_DEVICE void first_softmax(const LoopTile& tile, uint32_t count) {
-    if (params_.score.changes) {
-      change_scores(tile, tile.block_end - 1, count);
+  ROWMAX_DEVICE void first_softmax(int j, uint32_t count) {
+    if (T::kOptions && params_.score.changes) {
+      change_scores(j, count);
     }
-    mask_scores(tile, tile.block_end - 1);
+    mask_scores(j, count);
     tile::first_max(s_, state_, params_.score.exponent_scale);
   }
 
   // Scores of a tile's first block with nothing beside them.
   ROWMAX_DEVICE void first_block(uint32_t count) {
-    const uint32_t q = q_address(count);
-    wait_k();
+    const uint32_t q = q_descriptor(count);
+    wait_k(blocks_);
     ptx::wgmma_fence();
-    issue_scores(q);
+    issue_scores(q, blocks_);
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    free_k();
+    free_k(blocks_);
+    ++blocks_;
     if (tile_.block_end - 1 == tile_.block_begin) {
       free_q();
     }
-    first_softmax(tile_, count);
+    first_softmax(tile_.block_end - 1, count);
     tile::exponentials(s_, state_, params_.score.exponent_scale);
     pack_p();
   }
 
   // Key block j; accumulate is 0 when the product of block j + 1 is the tile's first.
   template <bool kMasked>
-  ROWMAX_DEVICE void step(int j, uint32_t q, uint32_t count, int accumulate) {
+  ROWMAX_DEVICE void step(int j, uint32_t count, int accumulate) {
     const float scale = params_.score.exponent_scale;
-    wait_k();
+    const uint32_t q = q_descriptor(count);
+    wait_k(blocks_);
     take_turn();
     ptx::wgmma_fence();
-    issue_scores(q);
-    wait_v();
-    issue_out(accumulate);
+    issue_scores(q, blocks_);
+    wait_v(blocks_ - 1);
+    issue_out(blocks_ - 1, accumulate);
     pass_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
-    free_k();
+    free_k(blocks_);
     if (T::kQBuffers == 1 && j == tile_.block_begin) {
       free_q();
     }
-    if (params_.score.changes) {
-      change_scores(tile_, j, count);
+    if (T::kOptions && params_.score.changes) {
+      change_scores(j, count);
     }
     if constexpr (kMasked) {
-      mask_scores(tile_, j);
+      mask_scores(j, count);
     }
     constexpr bool kSelect = T::kConfig.rescale == Rescale::kRow;
     const bool rescale = tile::next_max<kSelect>(s_, state_, scale);
@@ -273,7 +275,8 @@ class Consumer {
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
     ptx::pin(p_);
-    free_v();
+    free_v(blocks_ - 1);
+    ++blocks_;
     if (!kSelect && rescale) {
       rescale_out();
     }
@@ -286,36 +289,35 @@ class Consumer {
 
   // The tile's key blocks but the first. Returns whether a product has gone into O.
   ROWMAX_DEVICE int loop(uint32_t count) {
-    const uint32_t q = q_address(count);
     int accumulate = 0;
     int j = tile_.block_end - 2;
     if constexpr (T::kBanded) {
       // Blocks in [clean_begin, clean_end) are visible to every row of the tile.
-      const int first = tile_.position;
-      const int last = tile_.position + params_.order.positions - 1;
-      const int clean_end = (first + tile_.hi + 1) / T::kTileK;
-      const int clean_begin = (last + tile_.lo + T::kTileK - 1) / T::kTileK;
+      const int first = slot(count).position;
+      const int last = first + params_.order.positions - 1;
+      const int clean_end = ptx::uniform((first + slot(count).hi + 1) / T::kTileK);
+      const int clean_begin = ptx::uniform((last + slot(count).lo + T::kTileK - 1) / T::kTileK);
       const int end = clean_end > tile_.block_begin ? clean_end : tile_.block_begin;
       const int begin = clean_begin > tile_.block_begin ? clean_begin : tile_.block_begin;
 #pragma unroll 1
       for (; j >= end; --j) {
-        step<true>(j, q, count, accumulate);
+        step<true>(j, count, accumulate);
         accumulate = 1;
       }
 #pragma unroll 1
       for (; j >= begin; --j) {
-        step<false>(j, q, count, accumulate);
+        step<false>(j, count, accumulate);
         accumulate = 1;
       }
 #pragma unroll 1
       for (; j >= tile_.block_begin; --j) {
-        step<true>(j, q, count, accumulate);
+        step<true>(j, count, accumulate);
         accumulate = 1;
       }
     } else {
 #pragma unroll 1
       for (; j >= 0; --j) {
-        step<false>(j, q, count, accumulate);
+        step<false>(j, count, accumulate);
         accumulate = 1;
       }
     }
@@ -324,14 +326,14 @@ class Consumer {
 
   // The last product of a tile with nothing beside it.
   ROWMAX_DEVICE void last_block(int accumulate) {
-    wait_v();
+    wait_v(blocks_ - 1);
     take_turn();
     ptx::wgmma_fence();
-    issue_out(accumulate);
+    issue_out(blocks_ - 1, accumulate);
     pass_turn();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
-    free_v();
+    free_v(blocks_ - 1);
   }
 
   ROWMAX_DEVICE void run_overlapped() {
@@ -345,31 +347,32 @@ class Consumer {
       if (next_tile.block_end == 0) {
         last_block(accumulate);
         // Every warp of this warpgroup has read Q before O overwrites it.
-        ptx::bar_sync(kGroupBarrier + warpgroup_, 128);
+        ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
         store_staged<Row>(params_, shared_, o_, state_, row_, count);
         return;
       }
-      const uint32_t q = q_address(next);
-      wait_k();
+      const uint32_t q = q_descriptor(next);
+      wait_k(blocks_);
       take_turn();  // also: all warps of this warpgroup have read this tile's Q
       ptx::wgmma_fence();
-      issue_scores(q);
-      wait_v();
-      issue_out(accumulate);
+      issue_scores(q, blocks_);
+      wait_v(blocks_ - 1);
+      issue_out(blocks_ - 1, accumulate);
       pass_turn();
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
-      free_k();
+      free_k(blocks_);
       tile::RowState done = state_;
-      first_softmax(next_tile, next);
+      first_softmax(next_tile.block_end - 1, next);
       ptx::wgmma_wait<0>();
       ptx::pin(o_);
       ptx::pin(p_);
-      free_v();
+      free_v(blocks_ - 1);
+      ++blocks_;
       tile::exponentials(s_, state_, params_.score.exponent_scale);
       pack_p();
       if constexpr (!T::kTurns) {
-        ptx::bar_sync(kGroupBarrier + warpgroup_, 128);
+        ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
       }
       store_staged<Row>(params_, shared_, o_, done, row_, count);
       tile_ = next_tile;
@@ -379,10 +382,10 @@ class Consumer {
   ROWMAX_DEVICE void run_drained() {
     for (uint32_t count = 0;;) {
       // The slot may be overwritten once Q is free: what the epilogue needs is read before.
-      const OutputTile out = output_tile(shared_.slots[count % kTileSlots]);
+      const OutputTile out = output_tile(slot(count));
       first_block(count);
       last_block(loop(count));
-      store_rows<Row>(params_, out, o_, state_, row_);
+      store_direct<Row>(params_, out, o_, state_, row_);
       ++count;
       ptx::mbarrier_wait(shared_.barrier(kQFull, 0), ring_parity<1>(count));
       tile_ = load_tile(count);
@@ -394,12 +397,10 @@ class Consumer {
 
   const ForwardParams& params_;
   const SharedMap<Row>& shared_;
-  const int warpgroup_;
   const int lane_;
   const int row_;  // first of this thread's two rows in the tile, the other is + 8
-  const uint32_t q_offset_;
-  uint32_t k_count_ = 0;
-  uint32_t v_count_ = 0;
+  const uint32_t q_descriptor_;
+  uint32_t blocks_ = 0;  // K blocks used so far
   LoopTile tile_;
   tile::RowState state_;
   float s_[T::kScores];

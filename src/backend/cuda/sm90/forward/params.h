@@ -8,20 +8,23 @@
 
 namespace rowmax::cuda::sm90 {
 
+// row / pack = row * inverse_pack >> 20, exact for row < 512 and pack < 512.
+inline constexpr int kInversePackShift = 20;
+
 // How tile indices map to tiles. A unit is what shares one pass over a kv head's keys: `pack` query
 // heads of one kv head, whose rows share tiles: row r of a tile is head r % pack at position
 // r / pack.
 struct TileOrder {
-  int tiles = 0;            // all, empty ones of short sequences included
-  int blocks = 0;           // tiles of a unit
-  int units = 0;            // batch * units_per_batch
+  int tiles = 0;   // upper bound: short sequences have fewer
+  int blocks = 0;  // tiles of a unit, likewise
+  int batch = 0;
+  int units = 0;  // batch * units_per_batch
   int units_per_batch = 0;  // heads_q / pack
   int section_units = 0;    // banded: units whose K and V share the L2 cache
-  int sections = 0;
   int pack = 1;
-  int positions = 0;       // query positions of a tile: tile_q / pack
-  float inverse_pack = 1;  // 1 / pack
-  int heads_per_kv = 1;    // heads_q / heads_kv
+  int positions = 0;     // query positions of a tile: tile_q / pack
+  int inverse_pack = 0;  // ceil(2^kInversePackShift / pack)
+  int heads_per_kv = 1;  // heads_q / heads_kv
 };
 
 // Score options. Scores are kept as s, with softmax argument s * exponent_scale in log2 units.
@@ -61,6 +64,7 @@ struct ForwardParams {
   tile::LengthArgs lengths;
   BandArgs band;
   ScoreParams score;
+  int* counter = nullptr;   // next tile, zero at the start; null: tiles are assigned by index
   RowOutput out_rows;
   RowOutput lse;         // (batch, head, seq), fp32; null: not wanted
   int head_dim_v = 0;    // of the problem

@@ -190,12 +190,12 @@ int choose_pack(const AttentionArgs& args, const ForwardConfig& config) {
 }
 
 Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const char* kernel,
-                  TileOrder& order) {
+                  bool own_lengths, TileOrder& order) {
   constexpr int64_t kL2Bytes = int64_t{32} << 20;  // of K and V that a section may keep in L2
   const ShapeArgs& shape = args.shape;
   order.pack = choose_pack(args, config);
   order.positions = config.tile_q / order.pack;
-  order.inverse_pack = 1.0f / static_cast<float>(order.pack);
+  order.inverse_pack = ((1 << kInversePackShift) + order.pack - 1) / order.pack;
   order.heads_per_kv = static_cast<int>(shape.heads_q / shape.heads_kv);
   const int64_t blocks = (shape.seqlen_q + order.positions - 1) / order.positions;
   const int64_t units_per_batch = shape.heads_q / order.pack;
@@ -205,18 +205,19 @@ Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const 
                                std::to_string(blocks) + " tiles exceed 2^30");
   }
   order.blocks = static_cast<int>(blocks);
+  order.batch = static_cast<int>(shape.batch);
   order.units_per_batch = static_cast<int>(units_per_batch);
   order.units = static_cast<int>(units);
   order.tiles = static_cast<int>(units * blocks);
   const int64_t head_bytes =
       std::max<int64_t>(1, shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2);
   const int64_t fit = kL2Bytes / head_bytes * (order.heads_per_kv / order.pack);
+  const int64_t group = own_lengths ? units_per_batch : units;
   int64_t section = 1;  // a power of two: equal sections
-  while (section * 2 <= fit && section * 2 <= units) {
+  while (section * 2 <= fit && section * 2 <= group) {
     section *= 2;
   }
   order.section_units = static_cast<int>(section);
-  order.sections = static_cast<int>(units / section);
   return {};
 }
 
@@ -276,16 +277,20 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
       (args.sequence.cu_q.data != nullptr && args.sequence.total_q == 0)) {
     return {};
   }
-  if (Status status = tile_order(args, config, kernel, params.order); !status.ok()) {
+  params.lengths = length_args(args);
+  if (Status status = tile_order(args, config, kernel, params.lengths.any, params.order);
+      !status.ok()) {
     return status;
   }
-  params.lengths = length_args(args);
   params.band = args.score.band;
   params.score = score_params(args);
   params.out_rows = {args.out.data, args.out.batch, args.out.seq, args.out.head};
   params.lse = {args.lse.data, args.lse.batch, args.lse.seq, args.lse.head};
   params.head_dim_v = static_cast<int>(args.shape.head_dim_v);
   params.out_f32 = args.out.dtype == DType::kF32;
+  if (config.options == Options::kNone && (params.score.changes || params.out_f32)) {
+    return Status::unsupported(std::string(kernel) + " has no options");
+  }
   EncodeTiled encode = nullptr;
   if (Status status = find_encode(kernel, encode); !status.ok()) {
     return status;
@@ -300,6 +305,14 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
     return cuda_status(error, "cudaDeviceGetAttribute", kernel);
   }
   grid = std::min(params.order.tiles, std::max(1, multiprocessors - launch.sm_margin));
+  // Tiles of equal length are assigned by index; others are taken from a counter as CTAs get free.
+  if ((config.mask == MaskClass::kBanded || params.lengths.any) && launch.next_item != nullptr &&
+      params.order.tiles > grid) {
+    params.counter = reinterpret_cast<int*>(launch.next_item);
+    return cuda_status(cudaMemsetAsync(params.counter, 0, sizeof(int),
+                                       static_cast<cudaStream_t>(launch.stream)),
+                       "cudaMemsetAsync", kernel);
+  }
   return {};
 }
 

@@ -39,24 +39,20 @@ ROWMAX_DEVICE void produce_q_and_k(const ForwardParams& params, const SharedMap<
 #pragma unroll 1
   for (uint32_t count = 0;; ++count) {
     const uint32_t buffer = ring_index<T::kQBuffers>(count);
-    TileInfo* slot = &shared.slots[count % kTileSlots];
-    TileInfo found = {};
-    bool mine = false;
-    const bool more = walk.next(found, mine);
-    ptx::mbarrier_wait(shared.barrier(kQEmpty, buffer), ring_parity<T::kQBuffers>(count) ^ 1);
-    if (!more) {
-      if (threadIdx.x % 32 == 0) {
-        slot->block_end = 0;
-        ptx::mbarrier_arrive(shared.barrier(kQFull, buffer));
-      }
-      return;
-    }
-    if (mine) {
-      *slot = found;
-    }
-    __syncwarp();
+    TileInfo& slot = shared.slots[count % kTileSlots];
+    const TilePlace at = walk.next();
     if (threadIdx.x % 32 == 0) {
-      const TileInfo tile = *slot;
+      if (at.batch >= 0) {
+        decode_tile<Row>(params, at, slot);
+      } else {
+        slot.block_end = 0;
+      }
+      ptx::mbarrier_wait(shared.barrier(kQEmpty, buffer), ring_parity<T::kQBuffers>(count) ^ 1);
+      if (at.batch < 0) {
+        ptx::mbarrier_arrive(shared.barrier(kQFull, buffer));
+        return;
+      }
+      const TileInfo tile = slot;
       load_q<Row>(params, shared, tile, buffer);
 #pragma unroll 1
       for (int j = tile.block_end - 1; j >= tile.block_begin; --j, ++block_count) {
@@ -72,6 +68,9 @@ ROWMAX_DEVICE void produce_q_and_k(const ForwardParams& params, const SharedMap<
       }
     }
     __syncwarp();
+    if (at.batch < 0) {
+      return;
+    }
   }
 }
 

@@ -5,27 +5,31 @@
 
 namespace rowmax::cuda::sm90 {
 
-// Tile index -> row block and unit. Banded: longest tiles first inside sections of units whose K
-// and V fit the L2 cache. Full: the tiles of a unit are neighbours and share its K and V in L2.
+// A tile: row block `block` of unit `unit` of batch element `batch`; batch < 0: no more tiles.
 struct TilePlace {
-  int block;
+  int batch;
   int unit;
+  int block;
 };
 
+// Tile `index` of a group of `units` with `blocks` tiles each. Banded: longest tiles first inside
+// sections of units whose K and V fit the L2 cache. Full: the tiles of a unit are neighbours and
+// share its K and V in L2. Returns the unit in the group and the block.
 template <class Row>
-ROWMAX_DEVICE TilePlace tile_coordinates(const TileOrder& order, int index) {
+ROWMAX_DEVICE TilePlace place_in_group(int index, int units, int blocks, int section_units) {
   if constexpr (Traits<Row>::kBanded) {
-    const int full_section = order.section_units * order.blocks;
+    const int full_section = section_units * blocks;
+    const int sections = units / section_units;
     int section = index / full_section;
-    section = section < order.sections ? section : order.sections - 1;
-    const int first = section * order.section_units;
     // The last section takes the remainder: a short section of its own would start its long tiles
     // too late.
-    const int units = section == order.sections - 1 ? order.units - first : order.section_units;
+    section = section < sections ? section : sections - 1;
+    const int first = section * section_units;
+    const int width = section == sections - 1 ? units - first : section_units;
     const int rest = index - section * full_section;
-    return {order.blocks - 1 - rest / units, first + rest % units};
+    return {0, first + rest % width, blocks - 1 - rest / width};
   } else {
-    return {index % order.blocks, index / order.blocks};
+    return {0, index / blocks, index % blocks};
   }
 }
 
@@ -34,99 +38,137 @@ ROWMAX_DEVICE int saturate_offset(int64_t offset) {
   return static_cast<int>(offset < -kLimit ? -kLimit : offset > kLimit ? kLimit : offset);
 }
 
+// Writes a tile that has rows into its slot, field by field: the producer has few registers.
 template <class Row>
-ROWMAX_DEVICE TileInfo decode_tile(const ForwardParams& params, int index) {
+ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at, TileInfo& tile) {
   using T = Traits<Row>;
   const TileOrder& order = params.order;
-  const TilePlace at = tile_coordinates<Row>(order, index);
-  TileInfo tile = {};
-  tile.batch = at.unit / order.units_per_batch;
-  tile.head = (at.unit - tile.batch * order.units_per_batch) * order.pack;
-  tile.kv_head = tile.head / order.heads_per_kv;
-  const tile::Extent extent = tile::extent(params.lengths, tile.batch);
+  const int head = at.unit * order.pack;
+  tile.batch = at.batch;
+  tile.head = head;
+  tile.kv_head = head / order.heads_per_kv;
+  const tile::Extent extent = tile::extent(params.lengths, at.batch);
   tile.q_begin = extent.q_begin;
   tile.k_begin = extent.k_begin;
   tile.k_len = extent.k_len;
-  tile.position = at.block * order.positions;
-  const int rows = extent.q_len - tile.position;
-  if (rows <= 0) {
-    return tile;
-  }
-  tile.rows = rows < order.positions ? rows : order.positions;
+  const int position = at.block * order.positions;
+  tile.position = position;
+  const int rest = extent.q_len - position;
+  const int rows = rest < order.positions ? rest : order.positions;
+  tile.rows = rows;
   // The copy engine stops at the end of the tensor, which is the end of the sequence only when no
   // lengths are given.
-  tile.store_rows = params.out_f32 || (params.lengths.any && rows < order.positions);
+  tile.store_rows =
+      (T::kOptions && params.out_f32) || (params.lengths.any && rows < order.positions);
   tile.shift = params.band.top_left ? 0 : extent.k_len - extent.q_len;
-  KeyRange keys = {0, extent.k_len};
+  int begin = 0;
+  int end = extent.k_len;
   if constexpr (T::kBanded) {
     const RowBand band = resolve_band(params.band, extent.q_len, extent.k_len);
-    keys = block_keys(band, tile.position, tile.position + tile.rows, extent.k_len);
+    const KeyRange keys = block_keys(band, position, position + rows, extent.k_len);
+    begin = static_cast<int>(keys.begin);
+    end = static_cast<int>(keys.end);
     tile.hi = saturate_offset(band.has_hi ? band.hi : kBandLimit);
     tile.lo = saturate_offset(band.has_lo ? band.lo : -kBandLimit);
   }
-  tile.block_begin = static_cast<int>(keys.begin) / T::kTileK;
-  tile.block_end = (static_cast<int>(keys.end) + T::kTileK - 1) / T::kTileK;
-  tile.v_rows = T::kTileK;
-  if (keys.begin >= keys.end) {  // no row sees a key: one block, all masked, V zeroed
-    tile.block_begin = 0;
-    tile.block_end = 1;
-    tile.v_rows = 0;
-  } else if (params.lengths.any && tile.block_end * T::kTileK > tile.k_len) {
-    tile.v_rows = tile.k_len - (tile.block_end - 1) * T::kTileK;
+  int block_begin = begin / T::kTileK;
+  int block_end = (end + T::kTileK - 1) / T::kTileK;
+  int v_rows = T::kTileK;
+  if (begin >= end) {  // no row sees a key: one block, all masked, V zeroed
+    block_begin = 0;
+    block_end = 1;
+    v_rows = 0;
+  } else if (params.lengths.any && block_end * T::kTileK > extent.k_len) {
+    v_rows = extent.k_len - (block_end - 1) * T::kTileK;
   }
-  return tile;
+  tile.block_begin = block_begin;
+  tile.block_end = block_end;
+  tile.v_rows = v_rows;
 }
 
-// The tiles of this CTA, one after the other. All lanes of a warp call it together.
+// The tiles of this CTA, one after the other. All lanes of a warp call it together. Indices come
+// from the counter, or by turns of the grid; either way they grow.
 template <class Row>
 class TileWalk {
  public:
   ROWMAX_DEVICE explicit TileWalk(const ForwardParams& params) : params_(params) {}
 
-  // The next tile that has rows, held by the lane whose `mine` is set; false: none is left.
-  ROWMAX_DEVICE bool next(TileInfo& tile, bool& mine) {
-    const int lane = threadIdx.x % 32;
-    if (!params_.lengths.any) {  // every tile has rows
-      const int index = index_of(round_++);
-      if (index >= params_.order.tiles) {
-        return false;
-      }
-      tile = decode_tile<Row>(params_, index);
-      mine = lane == 0;
-      return true;
+  // The same in all lanes.
+  ROWMAX_DEVICE TilePlace next() {
+    const TileOrder& order = params_.order;
+    const int index = next_index();
+    if (params_.lengths.any) {
+      return find(index);
     }
-    // Short sequences leave empty tiles: 32 candidates at a time.
-    for (;;) {
-      if (round_ * static_cast<int>(gridDim.x) >= params_.order.tiles) {
-        return false;
-      }
-      const int index = index_of(round_ + lane);
-      tile.rows = 0;
-      if (index < params_.order.tiles) {
-        tile = decode_tile<Row>(params_, index);
-      }
-      const unsigned found = __ballot_sync(ptx::kFullWarp, tile.rows > 0);
-      if (found != 0) {
-        const int first = __ffs(static_cast<int>(found)) - 1;
-        mine = lane == first;
-        round_ += first + 1;
-        return true;
-      }
-      round_ += 32;
+    if (index >= order.tiles) {
+      return {-1, 0, 0};
     }
+    TilePlace at =
+        place_in_group<Row>(index, order.units, order.blocks, order.section_units);
+    at.batch = at.unit / order.units_per_batch;
+    at.unit -= at.batch * order.units_per_batch;
+    return at;
   }
 
  private:
-  // Banded tiles come longest first: alternating directions give every CTA the same sum of lengths.
-  ROWMAX_DEVICE int index_of(int round) const {
+  ROWMAX_DEVICE int next_index() {
     const int grid = static_cast<int>(gridDim.x);
     const int place = static_cast<int>(blockIdx.x);
+    const int round = round_++;
+    if (params_.counter != nullptr && round > 0) {
+      int fetched = 0;
+      if (threadIdx.x % 32 == 0) {
+        fetched = atomicAdd(params_.counter, 1);
+      }
+      return ptx::uniform(fetched) + grid;
+    }
+    // Banded tiles come longest first: alternating directions give every CTA about the same sum of
+    // lengths.
     const bool backwards = Traits<Row>::kBanded && (round & 1) != 0;
     return round * grid + (backwards ? grid - 1 - place : place);
   }
 
+  // Row blocks of batch element `batch`; none past the last.
+  ROWMAX_DEVICE int blocks_of(int batch) const {
+    const int positions = params_.order.positions;
+    return batch < params_.order.batch
+               ? (tile::query_length(params_.lengths, batch) + positions - 1) / positions
+               : 0;
+  }
+
+  // Tile `index` when every batch element has its own number of tiles: each lane counts those of one
+  // batch element; since indices grow, the walk never goes back.
+  ROWMAX_DEVICE TilePlace find(int index) {
+    const TileOrder& order = params_.order;
+    const int lane = threadIdx.x % 32;
+    while (first_batch_ < order.batch) {
+      const int blocks = blocks_of(first_batch_ + lane);
+      int end = blocks * order.units_per_batch;  // becomes the tiles of lanes 0 ... lane
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int before = __shfl_up_sync(ptx::kFullWarp, end, distance);
+        end += lane >= distance ? before : 0;
+      }
+      const unsigned later = __ballot_sync(ptx::kFullWarp, tiles_before_ + end > index);
+      if (later != 0) {
+        const int owner = __ffs(static_cast<int>(later)) - 1;
+        const int owner_blocks = __shfl_sync(ptx::kFullWarp, blocks, owner);
+        const int begin = __shfl_sync(ptx::kFullWarp, end - blocks * order.units_per_batch, owner);
+        TilePlace at = place_in_group<Row>(index - tiles_before_ - begin, order.units_per_batch,
+                                           owner_blocks, order.section_units);
+        at.batch = first_batch_ + owner;
+        return at;
+      }
+      tiles_before_ += __shfl_sync(ptx::kFullWarp, end, 31);
+      first_batch_ += 32;
+    }
+    return {-1, 0, 0};
+  }
+
   const ForwardParams& params_;
   int round_ = 0;
+  int first_batch_ = 0;   // find(): batch elements before it are done
+  int tiles_before_ = 0;  // and their tiles
 };
 
 }  // namespace rowmax::cuda::sm90

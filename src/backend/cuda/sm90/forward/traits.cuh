@@ -17,6 +17,7 @@ struct Traits {
   static_assert(is_valid(kConfig));
   static constexpr SharedLayout kShared = shared_layout(kConfig);
   static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
+  static constexpr bool kOptions = kConfig.options == Options::kAll;
   static constexpr ptx::Mma kMma =
       kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
   static constexpr int kTileQ = kConfig.tile_q;
