@@ -6,7 +6,7 @@ export JOBS
 help:
 	@echo "make demo     build, run exact attention on the tensors of data/, sweep lengths (demo_output/)"
 	@echo "make test     build and run every test"
-	@echo "make test-all the same, then compile budget, sanitizers and the aarch64 check"
+	@echo "make test-all the same, then compile budget, CUDA rows, sanitizers, aarch64"
 	@echo "make bench    benchmarks; results in build/bench.json"
 	@echo "make lint     rules of the tree and the format"
 	@echo "make format   format the C++ files"
@@ -35,7 +35,7 @@ test: deps
 	@tools/test.sh
 
 test-all: deps
-	@tools/test.sh release rows objects readme fuzz budget asan tsan aarch64
+	@tools/test.sh release rows objects readme fuzz budget cuda asan tsan aarch64
 
 bench: command
 	@build/release/apps/rowmax/rowmax bench --suite bench --json build/bench.json

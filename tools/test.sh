@@ -3,7 +3,8 @@
 # adds what the units take to compile, the sanitizers and the aarch64 compile check. Prints a table of
 # seconds per stage; the last line sums up the tests. Exits 1 if anything failed; a failed release
 # stage is the last one.
-#   tools/test.sh [STAGE...]    release rows objects readme fuzz (default); budget asan tsan aarch64
+#   tools/test.sh [STAGE...]    release rows objects readme fuzz (default); budget cuda asan tsan
+#                               aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -66,6 +67,23 @@ stage_fuzz() {
   return $rc
 }
 stage_budget() { python3 tools/check_compile_budget.py build/release; }
+# Every row of the CUDA backend compiles within the budget and without spills, and the library links;
+# no GPU is needed. Left out where there is no nvcc.
+stage_cuda() {
+  if ! command -v nvcc > /dev/null; then
+    echo "no nvcc: CUDA rows are not compiled"
+    return 0
+  fi
+  local log=build/test-cuda.log
+  cmake --preset cuda -DROWMAX_BUILD_TESTS=OFF -DROWMAX_BUILD_BENCH=OFF > "$log" 2>&1 \
+    && cmake --build --preset cuda -j "$jobs" --target rowmax_command rowmax >> "$log" 2>&1
+  local rc=$?
+  if [[ $rc -ne 0 ]]; then
+    grep -vE '^\[[0-9]+/|^ptxas info' "$log" | tail -n 60
+    return $rc
+  fi
+  python3 tools/check_compile_budget.py build/cuda
+}
 stage_asan() {
   export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
   build_and_test asan -L 'unit|plan|numeric|cli' -LE 'slow|consumer'
