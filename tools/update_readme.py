@@ -3,8 +3,9 @@
 
     tools/update_readme.py [--check] [BUILD]      default build/release
 
-The support table asks the built command for a plan of every case below, with each instruction set;
-the performance table reads the newest bench/results/cpu_*.jsonl. --check only compares.
+The support table asks the built command for a plan of every case below, with each instruction set and
+for a Hopper GPU; the performance tables read the newest bench/results/cpu_*.jsonl and
+bench/results/h200_forward*.jsonl. --check only compares.
 """
 import json
 import os
@@ -22,6 +23,7 @@ FEATURES = [
     ("fp16", "f16 s600 d64", None),
     ("fp64", "f64 s600 d64", None),
     ("any D, Dv from 1 to 576", "f32 s600 d576 dv1", None),
+    ("any D, Dv up to 256 in multiples of 8", "f32 s600 d248 dv8", None),
     ("GQA, MQA", "f32 hq8 hkv2 s600 d64", None),
     ("causal", "f32 s600 d64 causal", None),
     ("window, top-left alignment", "f32 s600 d64 window=64,8 topleft", None),
@@ -54,8 +56,20 @@ def kernel_of(command, op, words, isa):
     return match.group(1) if match else ""
 
 
+def gpu_cell(command, words):
+    """What a Hopper GPU offers for a forward case; f32 words stand for bf16 there."""
+    if not words:
+        return ""
+    dtype, rest = words.split(" ", 1)
+    if rest != "s600 d64" and dtype == "f32":
+        dtype = "bf16"
+    run = subprocess.run([command, "explain", "--device", "h200", f"forward {dtype} {rest}"],
+                         capture_output=True, text=True, check=False)
+    return "sm90" if re.search(r"^kernel\s+sm90_", run.stdout, re.M) else "refused by name"
+
+
 def support_table(command):
-    lines = ["| feature | forward | backward |", "|---|---|---|"]
+    lines = ["| feature | forward, CPU | backward, CPU | forward, Hopper GPU |", "|---|---|---|---|"]
     for name, forward, backward in FEATURES:
         cells = []
         for op, words in (("forward", forward), ("backward", forward if backward is None else backward)):
@@ -71,7 +85,7 @@ def support_table(command):
                         isas.append(kernel.rsplit("_", 1)[1])
                 kind = " (decode kernel)" if kernels[0].startswith("decode") else ""
                 cells.append(", ".join(isas) + kind)
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} |")
+        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {gpu_cell(command, forward)} |")
     return "\n".join(lines)
 
 
@@ -107,6 +121,28 @@ def performance_table():
     return "\n".join(lines)
 
 
+def gpu_performance_table():
+    files = sorted((ROOT / "bench" / "results").glob("h200_forward*.jsonl"))
+    if not files:
+        return "No result file yet."
+    rows = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
+    head = rows[0]
+    lines = [f"{head['device']}, torch {head['versions']['torch']}, cuDNN {head['versions']['cudnn']}, "
+             f"{head['date']} (`{files[-1].relative_to(ROOT)}`; median of {head['rounds']} interleaved "
+             "rounds). TFLOP/s; batch x length 16k tokens, heads x head dim 2048; ratio: best of FA3, FA4 "
+             "and cuDNN over Rowmax's time, median (10th percentile).", "",
+             "| bf16 forward | Rowmax | FA3 | FA4 | cuDNN | FA2 | bf16 GEMM | ratio |",
+             "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        if row.get("case") != "dense":
+            continue
+        rates = " | ".join(f"{row[name]:.0f}" if row[name] else "" for name in
+                           ("rowmax", "fa3", "fa4", "cudnn", "fa2", "gemm"))
+        lines.append(f"| D {row['d']} {'causal' if row['causal'] else 'full'}, S {row['s']} | {rates} | "
+                     f"{row['ratio']:.2f} ({row['ratio_p10']:.2f}) |")
+    return "\n".join(lines)
+
+
 def replace(text, name, body):
     begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
@@ -131,6 +167,7 @@ def main():
         return
     new = replace(old, "support", support_table(command))
     new = replace(new, "performance", performance_table())
+    new = replace(new, "gpu performance", gpu_performance_table())
     new = replace(new, "example c++", example("examples/attention.cpp", "cpp"))
     new = replace(new, "example c", example("examples/attention.c", "c"))
     if "--check" in sys.argv:

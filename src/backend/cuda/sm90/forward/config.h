@@ -21,6 +21,9 @@ enum class Options : int {
   kAll,       // softcap, ALiBi, any scale, O in fp32
 };
 
+// Scores are multiplied by a smaller or negative scale before the softmax, not inside it.
+inline constexpr double kSmallestScale = 1e-30;
+
 struct ForwardConfig {
   Element element = Element::kBF16;
   int head_dim = 0;

@@ -228,7 +228,7 @@ ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row
                        T::pack(o[8 * i + 4] * factor[0], o[8 * i + 5] * factor[0]),
                        T::pack(o[8 * i + 6] * factor[1], o[8 * i + 7] * factor[1]));
     }
-    if (slot.store_rows) {
+    if (ptx::uniform(slot.store_rows)) {  // uniform: a divergent path here would serialise wgmma
       __syncwarp();
       store_staged_rows<Row>(params, tile, start, first_row);
     }

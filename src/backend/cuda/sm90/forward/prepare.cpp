@@ -125,7 +125,6 @@ tile::LengthArgs length_args(const AttentionArgs& args) {
 
 ScoreParams score_params(const AttentionArgs& args) {
   constexpr double kLog2E = 1.4426950408889634;
-  constexpr double kSmallestScale = 1e-30;
   const ScoreArgs& score = args.score;
   ScoreParams out;
   double natural = score.scale;  // softmax argument = s * natural

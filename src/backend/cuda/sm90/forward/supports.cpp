@@ -1,9 +1,33 @@
 #include "backend/cuda/sm90/forward/supports.h"
 
+#include <cstring>
 #include <string>
+
+#include "backend/cuda/sm90/forward/config.h"
 
 namespace rowmax::cuda::sm90 {
 namespace {
+
+struct NamedRow {
+  const char* name;
+  ForwardConfig config;
+};
+
+#define ROWMAX_INSTANCE(name, ...) NamedRow{#name, ForwardConfig{__VA_ARGS__}},
+constexpr NamedRow kRows[] = {
+#include "backend/cuda/sm90/forward/instances.def"
+};
+#undef ROWMAX_INSTANCE
+
+// The full row of the planner's config.
+const ForwardConfig* find_row(const char* name) {
+  for (const NamedRow& row : kRows) {
+    if (std::strcmp(row.name, name) == 0) {
+      return &row.config;
+    }
+  }
+  return nullptr;
+}
 
 // Positions, and sums of a position and a band's bound, are 32-bit in the kernel.
 constexpr int64_t kMaxLength = int64_t{1} << 30;
@@ -41,6 +65,27 @@ Status check_score(const AttentionProblem& problem) {
   }
   if (problem.score.dropout_p > 0.0) {
     return Status::unsupported("dropout is not implemented on this kernel");
+  }
+  return {};
+}
+
+Status check_options(const AttentionProblem& problem, const KernelConfig& config) {
+  const ForwardConfig* row = find_row(config.name);
+  if (row == nullptr || row->options == Options::kAll) {
+    return {};
+  }
+  if (problem.score.softcap != 0.0) {
+    return Status::unsupported("has no softcap");
+  }
+  if (problem.score.alibi) {
+    return Status::unsupported("has no ALiBi");
+  }
+  if (problem.effective_scale() < kSmallestScale) {
+    return Status::unsupported("needs a positive scale");
+  }
+  if (problem.out_dtype != problem.dtype) {
+    return Status::unsupported(std::string("writes ") + to_string(problem.dtype) +
+                               ", out_dtype is " + to_string(problem.out_dtype));
   }
   return {};
 }
@@ -88,6 +133,9 @@ Status supports(const AttentionProblem& problem, const KernelConfig& config) {
     return status;
   }
   if (Status status = check_score(problem); !status.ok()) {
+    return status;
+  }
+  if (Status status = check_options(problem, config); !status.ok()) {
     return status;
   }
   return check_sizes(problem);
