@@ -11,7 +11,6 @@ struct TileCoordinates {
   int head;
   int seq;
   int batch;
-
 };
 
 // L2 eviction hints as the copy instructions take them.

@@ -203,8 +203,8 @@ ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const OutputTi
 // copies it out. Partial tiles of a sequence go row by row instead.
 template <class Row>
 ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row>& shared,
-                                float (&o)[Traits<Row>::kOut], const tile::RowState& state,
-                                int row, uint32_t count) {
+                                float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row,
+                                uint32_t count) {
   using T = Traits<Row>;
   const TileInfo& slot = shared.slots[count % kTileSlots];
   const OutputTile tile = output_tile(slot);

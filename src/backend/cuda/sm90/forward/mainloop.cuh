@@ -26,8 +26,8 @@ class Consumer {
         shared_(shared),
         lane_(threadIdx.x % 32),
         row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4),
-        q_descriptor_(ptx::descriptor_k_major(
-            shared.base, T::kShared.q + warpgroup * 64 * kPanelRowBytes)) {}
+        q_descriptor_(
+            ptx::descriptor_k_major(shared.base, T::kShared.q + warpgroup * 64 * kPanelRowBytes)) {}
 
   ROWMAX_DEVICE void run() {
     ptx::mbarrier_wait(shared_.barrier(kQFull, 0), 0);
@@ -98,19 +98,18 @@ class Consumer {
       ptx::mbarrier_arrive(shared_.barrier(kQEmpty, 0));
     }
   }
-  // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it would
-  // become one descriptor for each 16 columns in vector registers.
+  // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it
+  // would become one descriptor for each 16 columns in vector registers.
   ROWMAX_DEVICE uint32_t q_descriptor(uint32_t count) const {
-    return ptx::uniform(ptx::opaque(q_descriptor_ +
-                                    ring_index<T::kQBuffers>(count) * (T::kQBytes / 16)));
+    return ptx::uniform(
+        ptx::opaque(q_descriptor_ + ring_index<T::kQBuffers>(count) * (T::kQBytes / 16)));
   }
 
   // S = Q K^T.
   ROWMAX_DEVICE void issue_scores(uint32_t q, uint32_t block) {
     const uint64_t a = ptx::descriptor(q);
-    const uint64_t b = ptx::descriptor(
-        ptx::descriptor_k_major(shared_.base, T::kShared.k) +
-        ring_index<T::kStages>(block) * (T::kKBytes / 16));
+    const uint64_t b = ptx::descriptor(ptx::descriptor_k_major(shared_.base, T::kShared.k) +
+                                       ring_index<T::kStages>(block) * (T::kKBytes / 16));
 #pragma unroll
     for (int k = 0; k < T::kHeadDim / 16; ++k) {
       ptx::Wgmma<T::kTileK>::template ss<T::kMma>(
@@ -121,9 +120,9 @@ class Consumer {
   }
   // O (+)= P V.
   ROWMAX_DEVICE void issue_out(uint32_t block, int accumulate) {
-    const uint64_t b = ptx::descriptor(
-        ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
-        ring_index<T::kStages>(block) * (T::kVBytes / 16));
+    const uint64_t b =
+        ptx::descriptor(ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
+                        ring_index<T::kStages>(block) * (T::kVBytes / 16));
 #pragma unroll
     for (int k = 0; k < T::kTileK / 16; ++k) {
       ptx::Wgmma<T::kHeadDimV>::template rs<T::kMma>(o_, p_[4 * k], p_[4 * k + 1], p_[4 * k + 2],
@@ -172,8 +171,8 @@ class Consumer {
           slope[r] = score.slope_scale *
                      score.slopes[tile.batch * score.slope_batch + head * score.slope_head];
         }
-        distance[r] = static_cast<float>(tile.position + at + tile.shift - j * T::kTileK -
-                                         2 * (lane_ & 3));
+        distance[r] =
+            static_cast<float>(tile.position + at + tile.shift - j * T::kTileK - 2 * (lane_ & 3));
       }
       tile::add_alibi(s_, slope, distance);
     }

@@ -18,7 +18,7 @@ struct TileOrder {
   int tiles = 0;   // upper bound: short sequences have fewer
   int blocks = 0;  // tiles of a unit, likewise
   int batch = 0;
-  int units = 0;  // batch * units_per_batch
+  int units = 0;            // batch * units_per_batch
   int units_per_batch = 0;  // heads_q / pack
   int section_units = 0;    // banded: units whose K and V share the L2 cache
   int pack = 1;
@@ -64,7 +64,7 @@ struct ForwardParams {
   tile::LengthArgs lengths;
   BandArgs band;
   ScoreParams score;
-  int* counter = nullptr;   // next tile, zero at the start; null: tiles are assigned by index
+  int* counter = nullptr;  // next tile, zero at the start; null: tiles are assigned by index
   RowOutput out_rows;
   RowOutput lse;         // (batch, head, seq), fp32; null: not wanted
   int head_dim_v = 0;    // of the problem

@@ -308,9 +308,9 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   if ((config.mask == MaskClass::kBanded || params.lengths.any) && launch.next_item != nullptr &&
       params.order.tiles > grid) {
     params.counter = reinterpret_cast<int*>(launch.next_item);
-    return cuda_status(cudaMemsetAsync(params.counter, 0, sizeof(int),
-                                       static_cast<cudaStream_t>(launch.stream)),
-                       "cudaMemsetAsync", kernel);
+    return cuda_status(
+        cudaMemsetAsync(params.counter, 0, sizeof(int), static_cast<cudaStream_t>(launch.stream)),
+        "cudaMemsetAsync", kernel);
   }
   return {};
 }

@@ -103,8 +103,7 @@ class TileWalk {
     if (index >= order.tiles) {
       return {-1, 0, 0};
     }
-    TilePlace at =
-        place_in_group<Row>(index, order.units, order.blocks, order.section_units);
+    TilePlace at = place_in_group<Row>(index, order.units, order.blocks, order.section_units);
     at.batch = at.unit / order.units_per_batch;
     at.unit -= at.batch * order.units_per_batch;
     return at;
@@ -136,8 +135,8 @@ class TileWalk {
                : 0;
   }
 
-  // Tile `index` when every batch element has its own number of tiles: each lane counts those of one
-  // batch element; since indices grow, the walk never goes back.
+  // Tile `index` when every batch element has its own number of tiles: each lane counts those of
+  // one batch element; since indices grow, the walk never goes back.
   ROWMAX_DEVICE TilePlace find(int index) {
     const TileOrder& order = params_.order;
     const int lane = threadIdx.x % 32;
