@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -45,5 +46,9 @@ class DeviceMirror {
   int ordinal_;
   std::vector<Copy> copies_;
 };
+
+// Seconds of one call by the GPU's own clock: `calls` of them in a CUDA graph that is replayed once
+// to warm up and once to measure. `call` enqueues on the stream it is given.
+Result<double> timed_on_gpu(int ordinal, int calls, const std::function<Status(void*)>& call);
 
 }  // namespace rowmax::testkit

@@ -71,4 +71,63 @@ Status DeviceMirror::download() {
   return {};
 }
 
+// Owns what a measurement needs; whatever was created goes with it.
+struct GraphTimer {
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+
+  ~GraphTimer() {
+    (void)cudaGraphExecDestroy(executable);
+    (void)cudaGraphDestroy(graph);
+    (void)cudaEventDestroy(begin);
+    (void)cudaEventDestroy(end);
+    (void)cudaStreamDestroy(stream);
+  }
+
+  Status create() {
+    Status status = checked(cudaStreamCreate(&stream), "cudaStreamCreate");
+    status = status.ok() ? checked(cudaEventCreate(&begin), "cudaEventCreate") : status;
+    return status.ok() ? checked(cudaEventCreate(&end), "cudaEventCreate") : status;
+  }
+
+  Status capture(int calls, const std::function<Status(void*)>& call) {
+    Status status = checked(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
+                            "cudaStreamBeginCapture");
+    for (int n = 0; n < calls && status.ok(); ++n) {
+      status = call(stream);
+    }
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    status = status.ok() ? checked(ended, "cudaStreamEndCapture") : status;
+    return status.ok()
+               ? checked(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate")
+               : status;
+  }
+
+  Status replay() {
+    (void)cudaEventRecord(begin, stream);
+    const Status status = checked(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    (void)cudaEventRecord(end, stream);
+    return status.ok() ? checked(cudaStreamSynchronize(stream), "graph") : status;
+  }
+};
+
+Result<double> timed_on_gpu(int ordinal, int calls, const std::function<Status(void*)>& call) {
+  if (Status status = checked(cudaSetDevice(ordinal), "cudaSetDevice"); !status.ok()) {
+    return status;
+  }
+  GraphTimer timer;
+  Status status = timer.create();
+  status = status.ok() ? timer.capture(calls, call) : status;
+  status = status.ok() ? timer.replay() : status;
+  status = status.ok() ? timer.replay() : status;
+  float milliseconds = 0.0f;
+  status = status.ok() ? checked(cudaEventElapsedTime(&milliseconds, timer.begin, timer.end),
+                                 "cudaEventElapsedTime")
+                       : status;
+  return status.ok() ? Result<double>(milliseconds * 1e-3 / calls) : Result<double>(status);
+}
+
 }  // namespace rowmax::testkit

@@ -12,4 +12,10 @@ DeviceMirror::~DeviceMirror() = default;
 Status DeviceMirror::upload() { return {}; }
 Status DeviceMirror::download() { return {}; }
 
+
+Result<double> timed_on_gpu(int /*ordinal*/, int /*calls*/,
+                            const std::function<Status(void*)>& /*call*/) {
+  return Status::unsupported("this build has no CUDA kernels (configure with ROWMAX_CUDA=ON)");
+}
+
 }  // namespace rowmax::testkit

@@ -137,4 +137,44 @@ RunReport run_case(const Case& spec, const RunOptions& run) {
   return report;
 }
 
+Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, int rounds,
+                                        double round_seconds) {
+  constexpr double kMostCalls = 1000.0;
+  const int ordinal = plan.data().device.ordinal;
+  const size_t bytes = plan.workspace_bytes();
+  Arena arena;
+  void* workspace = arena.allocate("workspace", DType::kI64, static_cast<int64_t>(bytes / 8 + 1), 0);
+  std::vector<HostBlock> blocks = inputs.blocks();
+  blocks.push_back(arena.blocks().front());
+  const auto mirror = DeviceMirror::create(blocks, ordinal);
+  if (!mirror.ok()) {
+    return mirror.status();
+  }
+  if (Status status = (*mirror)->upload(); !status.ok()) {
+    return status;
+  }
+  const AttentionTensors tensors = (*mirror)->map(inputs.tensors());
+  const auto call = [&](void* stream) {
+    ExecuteOptions options;
+    options.stream = stream;
+    return execute(plan, tensors, (*mirror)->map(workspace), bytes, options);
+  };
+  Result<double> once = timed_on_gpu(ordinal, 1, call);
+  if (!once.ok()) {
+    return once.status();
+  }
+  const int calls = static_cast<int>(std::clamp(round_seconds / *once, 1.0, kMostCalls));
+  std::vector<double> seconds;
+  for (int round = 0; round < rounds; ++round) {
+    const Result<double> measured = timed_on_gpu(ordinal, calls, call);
+    if (!measured.ok()) {
+      return measured.status();
+    }
+    seconds.push_back(*measured);
+  }
+  return seconds;
+}
+
+double predicted_seconds(const Plan& plan) { return plan.data().predicted_us / 1e6; }
+
 }  // namespace rowmax::testkit

@@ -43,4 +43,11 @@ std::vector<std::string> serving_kernels(const Plan& plan);
 Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
                     std::vector<std::string>* violations);
 
+// A GPU's plan on copies of the inputs: seconds of one call, an entry a round.
+Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, int rounds,
+                                        double round_seconds);
+
+// The cost model's time of a GPU's plan, in seconds.
+double predicted_seconds(const Plan& plan);
+
 }  // namespace rowmax::testkit

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_case.h"
+#include "bench_gpu.h"
 #include "case_text.h"
 #include "plot.h"
 #include "rowmax/version.h"
@@ -25,6 +26,8 @@ struct Options {
   std::string json;
   std::string plot;
   std::string baseline;
+  std::string device = "cpu";
+  bool every_kernel = false;
   BenchLimits limits;
 };
 
@@ -249,6 +252,13 @@ int run(const Options& options) {
     bad_input(fmt::format("--baseline is '{}'; accepted: naive", options.baseline));
   }
   const std::vector<testkit::Case> cases = read_cases(options.cases, options.suite, "bench");
+  if (const DeviceInfo device = require(find_device(options.device)); device.kind != "cpu") {
+    if (!options.baseline.empty() || !options.plot.empty() || options.limits.check) {
+      bad_input("--baseline, --plot and --check are for the CPU; on a GPU: rowmax verify --device");
+    }
+    return bench_on_gpu(cases, {device, options.json, options.every_kernel, options.limits.rounds,
+                                options.limits.round_seconds});
+  }
   Progress progress;
   BaselineBudget budget;
   std::vector<BenchResult> results;
@@ -298,6 +308,9 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--baseline-seconds", options->limits.baseline_seconds,
                  "longest predicted call of the baseline that is run")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--device", options->device, "cpu (default), cuda or cuda:N");
+  app.add_flag("--every-kernel", options->every_kernel,
+               "on a GPU: every kernel that serves a case, not the planner's choice alone");
   app.add_option("--threads", options->limits.threads, "threads of both sides (0: all)")
       ->check(CLI::Range(0, kMaxThreads));
   app.add_option("--rounds", options->limits.rounds, "rounds")->check(CLI::Range(1, 10000));

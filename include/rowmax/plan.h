@@ -61,7 +61,7 @@ class Plan {
   // Bytes of workspace that execute needs when it runs with this many threads (0: the default
   // thread count). Threads that would find no work item count nothing. The workspace must be
   // aligned to 64 bytes; its contents do not matter. A GPU's plan needs memory of the GPU, the same
-  // for every thread count, and may need none.
+  // for every thread count.
   ROWMAX_API size_t workspace_bytes(int threads = 0) const;
   // By content.
   friend ROWMAX_API bool operator==(const Plan& a, const Plan& b);

@@ -21,9 +21,6 @@ struct Memory {
 
 Status check_workspace(const detail::PlanData& data, int threads, const Memory& memory) {
   const size_t needed = plan::workspace_bytes(data, threads);
-  if (needed == 0) {
-    return {};
-  }
   if (memory.workspace == nullptr) {
     return {StatusCode::kOutOfMemory,
             fmt::format("workspace: null; accepted: {} bytes for {} threads", needed, threads)};
@@ -102,8 +99,6 @@ Status run_on_host(const detail::PlanData& data, KernelLaunch& launch, const Mem
                    int threads, const ExecuteOptions& options) {
   launch.thread_scratch = memory.workspace + data.shared_bytes;
   launch.thread_stride = data.thread_stride;
-  launch.next_item =
-      reinterpret_cast<int64_t*>(memory.workspace + plan::counter_offset(data, threads));
   for (const detail::PlanStep& step : data.steps) {
     if (step.schedule.items <= 0) {
       continue;
@@ -165,6 +160,8 @@ Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspac
     launch.regions[region] =
         data.region_size[region] > 0 ? memory.workspace + data.region_offset[region] : nullptr;
   }
+  launch.next_item =
+      reinterpret_cast<int64_t*>(memory.workspace + plan::counter_offset(data, threads));
   return on_gpu ? run_on_gpu(data, launch, options)
                 : run_on_host(data, launch, memory, threads, options);
 }

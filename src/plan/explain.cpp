@@ -100,7 +100,7 @@ void add_work(const AttentionProblem& problem, std::string& out) {
 void add_workspace(const detail::PlanData& data, std::string& out) {
   if (plan::on_gpu(data)) {
     out += plan::cuda_roofline_text(data);
-    out += fmt::format("workspace  {} B\n", data.shared_bytes);
+    out += fmt::format("workspace  {} B\n", plan::workspace_bytes(data, 1));
   } else {
     out += fmt::format("workspace  {} B + {} B a thread\n",
                        data.shared_bytes + plan::kWorkspaceAlignment, data.thread_stride);

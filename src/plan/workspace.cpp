@@ -46,16 +46,16 @@ int most_workers(const detail::PlanData& data, int threads) {
   return static_cast<int>(std::min<int64_t>(threads > 0 ? threads : default_threads(), items));
 }
 
-size_t counter_offset(const detail::PlanData& data, int threads) {
-  return data.shared_bytes + data.thread_stride * static_cast<size_t>(most_workers(data, threads));
-}
-
 bool on_gpu(const detail::PlanData& data) { return data.device.kind == "cuda"; }
 
-size_t workspace_bytes(const detail::PlanData& data, int threads) {
+size_t counter_offset(const detail::PlanData& data, int threads) {
   if (on_gpu(data)) {
     return data.shared_bytes;
   }
+  return data.shared_bytes + data.thread_stride * static_cast<size_t>(most_workers(data, threads));
+}
+
+size_t workspace_bytes(const detail::PlanData& data, int threads) {
   return counter_offset(data, threads) + kWorkspaceAlignment;
 }
 

@@ -20,7 +20,7 @@ int most_workers(const detail::PlanData& data, int threads);
 // Where the item counter is, behind the scratches.
 size_t counter_offset(const detail::PlanData& data, int threads);
 
-// Whether the plan runs on a GPU, whose workspace is the shared regions alone.
+// Whether the plan runs on a GPU, whose workspace is the shared regions and the item counter.
 bool on_gpu(const detail::PlanData& data);
 
 // Total bytes for a thread count; 0 means the OpenMP default.

@@ -190,8 +190,11 @@ TEST(Cuda, PredictionsFollowVisiblePairs) {
   EXPECT_LT(us("window=1024,0"), 0.25 * us(""));
 }
 
-TEST(Cuda, AWorkspaceIsNotNeededForOneStep) {
-  EXPECT_EQ(plan_of("forward bf16 b4 h16 s4096 d128")->workspace_bytes(), 0u);
+// The counter of tiles, whatever the size and the thread count.
+TEST(Cuda, WorkspaceOfOneStep) {
+  const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128");
+  EXPECT_EQ(plan->workspace_bytes(), 64u);
+  EXPECT_EQ(plan->workspace_bytes(16), 64u);
 }
 
 TEST(Cuda, ExecuteWithoutKernelsSaysSo) {
@@ -201,12 +204,13 @@ TEST(Cuda, ExecuteWithoutKernelsSaysSo) {
   const Result<Plan> plan = plan_of("forward bf16 b1 h1 s8 d8 nolse");
   ASSERT_TRUE(plan.ok());
   alignas(64) uint16_t memory[4][64] = {};
+  alignas(64) char workspace[64] = {};
   AttentionTensors tensors;
   tensors.q = contiguous(memory[0], DType::kBF16, {1, 8, 1, 8});
   tensors.k = contiguous(memory[1], DType::kBF16, {1, 8, 1, 8});
   tensors.v = contiguous(memory[2], DType::kBF16, {1, 8, 1, 8});
   tensors.out = contiguous(memory[3], DType::kBF16, {1, 8, 1, 8});
-  const Status status = execute(*plan, tensors, nullptr, 0);
+  const Status status = execute(*plan, tensors, workspace, sizeof(workspace));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_NE(status.message().find("ROWMAX_CUDA"), std::string::npos) << status.message();
 }
