@@ -61,7 +61,12 @@ class Consumer {
   }
 
   // This warpgroup, from the row: a register less to keep.
-  ROWMAX_DEVICE int warpgroup() const { return ptx::opaque(row_) >> 6; }
+#ifdef VARIANT_VB
+#define OPQ(x) (x)
+#else
+#define OPQ(x) ptx::opaque(x)
+#endif
+  ROWMAX_DEVICE int warpgroup() const { return OPQ(row_) >> 6; }
   ROWMAX_DEVICE void take_turn() const {
     if constexpr (T::kTurns) {
       ptx::bar_sync(kTurnBarrier + warpgroup(), 256);
@@ -101,6 +106,9 @@ class Consumer {
   // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it
   // would become one descriptor for each 16 columns in vector registers.
   ROWMAX_DEVICE uint32_t q_descriptor(uint32_t count) const {
+#ifdef VARIANT_VB
+    return ptx::uniform(q_descriptor_ + ring_index<T::kQBuffers>(count) * (T::kQBytes / 16));
+#endif
     return ptx::uniform(
         ptx::opaque(q_descriptor_ + ring_index<T::kQBuffers>(count) * (T::kQBytes / 16)));
   }

@@ -35,6 +35,12 @@ template <class Row>
 ROWMAX_DEVICE void produce_q_and_k(const ForwardParams& params, const SharedMap<Row>& shared) {
   using T = Traits<Row>;
   TileWalk<Row> walk(params);
+#ifdef VARIANT_VD
+  if (threadIdx.x % 32 != 0) return;
+#define SYNCQ
+#else
+#define SYNCQ __syncwarp()
+#endif
   uint32_t block_count = 0;
 #pragma unroll 1
   for (uint32_t count = 0;; ++count) {
@@ -67,7 +73,7 @@ ROWMAX_DEVICE void produce_q_and_k(const ForwardParams& params, const SharedMap<
                                 ptx::kEvictLast);
       }
     }
-    __syncwarp();
+    SYNCQ;
     if (at.batch < 0) {
       return;
     }
@@ -97,6 +103,12 @@ template <class Row>
 ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& shared) {
   using T = Traits<Row>;
   const bool leader = threadIdx.x % 32 == 0;
+#ifdef VARIANT_VA
+  if (!leader) return;
+#define SYNCW
+#else
+#define SYNCW __syncwarp()
+#endif
   uint32_t block_count = 0;
   uint32_t zeroed_count = 0;
 #pragma unroll 1
@@ -122,7 +134,7 @@ ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& 
                                   tile.k_begin + j * T::kTileK, tile.batch * params.v_steps.batch},
                                  ptx::kEvictLast);
       }
-      __syncwarp();
+      SYNCW;
       if (zero) {
         ptx::mbarrier_wait(loaded, zeroed_count & 1);
         ++zeroed_count;
