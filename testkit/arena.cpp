@@ -76,6 +76,12 @@ std::vector<HostBlock> Arena::blocks() {
   return blocks;
 }
 
+void Arena::restore() {
+  for (Buffer& buffer : buffers_) {
+    std::copy(buffer.sealed.begin(), buffer.sealed.end(), buffer.bytes.begin());
+  }
+}
+
 std::vector<std::string> Arena::violations() const {
   std::vector<std::string> lines;
   for (const Buffer& buffer : buffers_) {

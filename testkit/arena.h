@@ -30,6 +30,9 @@ class Arena {
   // Every buffer with its guard zones.
   std::vector<HostBlock> blocks();
 
+  // The contents of the last seal() again.
+  void restore();
+
   // What a run changed outside the expected writes, one line a buffer.
   std::vector<std::string> violations() const;
 

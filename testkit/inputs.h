@@ -30,6 +30,9 @@ class CaseInputs {
   // The memory of all tensors.
   std::vector<HostBlock> blocks() { return arena_.blocks(); }
 
+  // The tensors as they were before the first run, outputs poisoned.
+  void restore() { arena_.restore(); }
+
   // What a run changed that it must not change; empty when all is well.
   std::vector<std::string> violations() const { return arena_.violations(); }
 

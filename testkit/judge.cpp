@@ -1,5 +1,7 @@
 #include "testkit/judge.h"
 
+#include <omp.h>
+
 #include "api/bind.h"
 #include "backend/reference/registry.h"
 #include "testkit/bounds.h"
@@ -16,7 +18,7 @@ OutputValues run_oracle(const AttentionProblem& problem, const AttentionArgs& ar
   KernelLaunch launch;
   launch.args = &redirected;
   launch.next_item = &next_item;
-  launch.workers = 2;
+  launch.workers = omp_get_max_threads();
   const auto run = problem.op == Op::kForward ? reference::run_forward : reference::run_backward;
 #pragma omp parallel for
   for (int worker = 0; worker < launch.workers; ++worker) {
@@ -34,22 +36,30 @@ OutputValues run_naive_outputs(const AttentionProblem& problem, const AttentionA
 
 }  // namespace
 
-std::vector<OutputReport> judge_outputs(const AttentionProblem& problem,
-                                        const AttentionArgs& args) {
-  const OutputValues got = gather(problem, args);
-  const OutputValues oracle = run_oracle(problem, args);
-  const OutputValues naive = run_naive_outputs(problem, args);
-  const OutputBounds bounds = error_bounds(problem, args, oracle);
+Judge::Judge(const AttentionProblem& problem, const AttentionArgs& args)
+    : problem_(problem),
+      args_(args),
+      oracle_(run_oracle(problem, args)),
+      naive_(run_naive_outputs(problem, args)),
+      bounds_(error_bounds(problem, args, oracle_)) {}
+
+std::vector<OutputReport> Judge::judge() const {
+  const OutputValues got = gather(problem_, args_);
   std::vector<OutputReport> reports;
   for (int n = 0; n < kOutputCount; ++n) {
     const auto output = static_cast<Output>(n);
-    if (is_written(problem, output)) {
+    if (is_written(problem_, output)) {
       const auto at = static_cast<size_t>(n);
-      reports.push_back(compare_output(output_rows(problem, args, output), output, got[at],
-                                       oracle[at], naive[at], bounds[at]));
+      reports.push_back(compare_output(output_rows(problem_, args_, output), output, got[at],
+                                       oracle_[at], naive_[at], bounds_[at]));
     }
   }
   return reports;
+}
+
+std::vector<OutputReport> judge_outputs(const AttentionProblem& problem,
+                                        const AttentionArgs& args) {
+  return Judge(problem, args).judge();
 }
 
 Result<std::vector<OutputReport>> judge_tensors(const AttentionProblem& problem,

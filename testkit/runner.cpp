@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
 
 #include "rowmax/attention.h"
 #include "kernel_api/plan_data.h"
 #include "testkit/arena.h"
 #include "testkit/device_memory.h"
 #include "testkit/judge.h"
+#include "testkit/outputs.h"
 
 namespace rowmax::testkit {
 namespace {
@@ -106,35 +110,85 @@ Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
   return status;
 }
 
-RunReport run_case(const Case& spec, const RunOptions& run) {
-  RunReport report;
-  report.repro = "rowmax verify \"" + to_string(spec) + "\"" +
-                 (run.device.kind == "cpu" ? "" : " --device " + run.device.kind) +
-                 (run.kernel.empty() ? "" : " --kernel " + run.kernel) +
-                 (run.threads > 0 ? " --threads " + std::to_string(run.threads) : "");
-  const Result<std::unique_ptr<CaseInputs>> created = CaseInputs::create(spec);
-  if (!created.ok()) {
-    report.status = created.status();
-    return report;
+namespace {
+
+std::string repro_line(const Case& spec, const std::string& kernel, const RunOptions& run) {
+  return "rowmax verify \"" + to_string(spec) + "\"" +
+         (run.device.kind == "cpu" ? "" : " --device " + run.device.kind) +
+         (kernel.empty() ? "" : " --kernel " + kernel) +
+         (run.threads > 0 ? " --threads " + std::to_string(run.threads) : "");
+}
+
+// Names the outputs whose bits differ.
+void compare_runs(const OutputValues& first, const OutputValues& again,
+                  std::vector<std::string>* violations) {
+  for (int n = 0; n < kOutputCount; ++n) {
+    const std::vector<double>& a = first[static_cast<size_t>(n)];
+    const std::vector<double>& b = again[static_cast<size_t>(n)];
+    if (std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) != 0) {
+      violations->push_back(std::string(to_string(static_cast<Output>(n))) +
+                            ": two runs give different bits");
+    }
   }
-  CaseInputs& inputs = **created;
+}
+
+// One kernel on inputs whose outputs are poisoned; `judge` is made when the first one has run.
+void run_kernel(const Case& spec, CaseInputs& inputs, const RunOptions& run,
+                std::optional<Judge>& judge, RunReport& report) {
   PlanOptions options;
   options.force_kernel = run.kernel;
   const Result<Plan> plan = make_plan(spec.problem, run.device, options);
   if (!plan.ok()) {
     report.status = plan.status();
-    return report;
+    return;
   }
   report.kernel = plan->kernel();
-  report.status = execute_case(*plan, inputs, run.threads, &report.violations);
-  if (!report.status.ok()) {
-    return report;
+  OutputValues first;
+  for (int n = 0; n < run.runs; ++n) {
+    inputs.restore();
+    std::vector<std::string> violations;
+    report.status = execute_case(*plan, inputs, run.threads, &violations);
+    if (!report.status.ok()) {
+      return;
+    }
+    for (const std::string& violation : inputs.violations()) {
+      violations.push_back(violation);
+    }
+    report.violations.insert(report.violations.end(), violations.begin(), violations.end());
+    if (n == 0 && run.runs > 1) {
+      first = gather(spec.problem, inputs.args());
+    } else if (n > 0) {
+      compare_runs(first, gather(spec.problem, inputs.args()), &report.violations);
+    }
   }
-  for (const std::string& violation : inputs.violations()) {
-    report.violations.push_back(violation);
+  if (!judge) {
+    judge.emplace(spec.problem, inputs.args());
   }
-  report.outputs = judge_outputs(spec.problem, inputs.args());
-  return report;
+  report.outputs = judge->judge();
+}
+
+}  // namespace
+
+std::vector<RunReport> run_kernels(const Case& spec, const std::vector<std::string>& kernels,
+                                   const RunOptions& run) {
+  const Result<std::unique_ptr<CaseInputs>> created = CaseInputs::create(spec);
+  std::optional<Judge> judge;
+  std::vector<RunReport> reports;
+  for (const std::string& kernel : kernels) {
+    RunReport& report = reports.emplace_back();
+    report.repro = repro_line(spec, kernel, run);
+    report.status = created.status();
+    if (created.ok()) {
+      RunOptions one = run;
+      one.kernel = kernel;
+      run_kernel(spec, **created, one, judge, report);
+    }
+  }
+  return reports;
+}
+
+RunReport run_case(const Case& spec, const RunOptions& run) {
+  return run_kernels(spec, {run.kernel}, run).front();
 }
 
 Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, int rounds,

@@ -30,9 +30,14 @@ struct RunOptions {
   std::string kernel;  // exact name, or empty for the planner's choice
   int threads = 0;     // 0: the default
   DeviceInfo device = host_device();
+  int runs = 1;  // more than one: all must give the same bits
 };
 
 RunReport run_case(const Case& spec, const RunOptions& options = {});
+
+// The same for several kernels, on one set of inputs and against one oracle.
+std::vector<RunReport> run_kernels(const Case& spec, const std::vector<std::string>& kernels,
+                                   const RunOptions& options);
 
 // Every kernel that serves the plan's problem on its device: the chosen one first.
 std::vector<std::string> serving_kernels(const Plan& plan);

@@ -225,6 +225,8 @@ def check_commented_code():
 
 # Where conditional compilation is allowed, and why.
 CONDITIONALS = [
+    # The look-up of driver functions changed with CUDA 12.5.
+    (r"^src/backend/cuda/sm90/forward/prepare\.cpp$", r"CUDART_VERSION"),
     (r"^src/backend/cpu/simd/", None),
     (r"^src/backend/cuda/ptx/", None),
     (r"^include/rowmax/(export|version|c_api)\.h$", None),        # visibility, extern "C"

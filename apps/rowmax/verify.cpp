@@ -83,9 +83,8 @@ Result<testkit::OutputValues> outputs_of(const testkit::Case& spec, testkit::Cas
   return testkit::gather(spec.problem, inputs.args());
 }
 
-// Empty when one thread and several (on a GPU: two runs) give the same bits, else the first
-// difference.
-std::string run_difference(const testkit::Case& spec, const Options& options) {
+// Empty when one thread and several give the same bits, else the first difference.
+std::string thread_difference(const testkit::Case& spec, const Options& options) {
   const auto inputs = testkit::CaseInputs::create(spec);
   if (!inputs) {
     return inputs.status().message();
@@ -100,11 +99,8 @@ std::string run_difference(const testkit::Case& spec, const Options& options) {
     const std::vector<double>& b = (*many)[output];
     for (size_t i = 0; i < a.size(); ++i) {
       if (std::memcmp(&a[i], &b[i], sizeof(double)) != 0) {
-        return fmt::format("{} differs between {}: element {} is {} and {}",
-                           testkit::to_string(static_cast<testkit::Output>(output)),
-                           options.device.kind == "cpu"
-                               ? fmt::format("1 and {} threads", kManyThreads)
-                               : std::string("two runs"),
+        return fmt::format("{} differs between 1 and {} threads: element {} is {} and {}",
+                           testkit::to_string(static_cast<testkit::Output>(output)), kManyThreads,
                            i, a[i], b[i]);
       }
     }
@@ -112,11 +108,9 @@ std::string run_difference(const testkit::Case& spec, const Options& options) {
   return "";
 }
 
-Outcome run_one(const testkit::Case& spec, const Options& options) {
+Outcome outcome_of(const testkit::Case& spec, const testkit::RunReport& report) {
   Outcome outcome;
   outcome.text = testkit::to_string(spec);
-  const testkit::RunReport report = testkit::run_case(
-      spec, {.kernel = options.kernel, .threads = options.threads, .device = options.device});
   outcome.kernel = report.kernel;
   outcome.ratio = report.worst_ratio();
   outcome.pass = report.passed();
@@ -127,12 +121,20 @@ Outcome run_one(const testkit::Case& spec, const Options& options) {
   }
   if (!outcome.pass) {
     outcome.failure = report.text();
-    return outcome;
   }
-  outcome.failure = run_difference(spec, options);
-  if (!outcome.failure.empty()) {
-    outcome.failure += "\n  " + report.repro;
-    outcome.pass = false;
+  return outcome;
+}
+
+Outcome run_one(const testkit::Case& spec, const Options& options) {
+  const testkit::RunReport report = testkit::run_case(
+      spec, {.kernel = options.kernel, .threads = options.threads, .device = options.device});
+  Outcome outcome = outcome_of(spec, report);
+  if (outcome.pass) {
+    outcome.failure = thread_difference(spec, options);
+    if (!outcome.failure.empty()) {
+      outcome.failure += "\n  " + report.repro;
+      outcome.pass = false;
+    }
   }
   return outcome;
 }
@@ -203,7 +205,7 @@ int finish(const Options& options, const Summary& summary, Json extra, bool cove
 
 // On a GPU every kernel that serves the case runs it. Cases of a suite that none serves count as
 // declined.
-void run_on_every_kernel(const testkit::Case& spec, Options options, Progress& progress,
+void run_on_every_kernel(const testkit::Case& spec, const Options& options, Progress& progress,
                          Summary* summary) {
   std::vector<std::string> kernels = {options.kernel};
   if (options.kernel.empty()) {
@@ -218,9 +220,10 @@ void run_on_every_kernel(const testkit::Case& spec, Options options, Progress& p
       kernels = testkit::serving_kernels(*plan);
     }
   }
-  for (const std::string& kernel : kernels) {
-    options.kernel = kernel;
-    report_outcome(run_one(spec, options), options, progress, summary);
+  constexpr int kRuns = 2;
+  for (const testkit::RunReport& report :
+       testkit::run_kernels(spec, kernels, {.device = options.device, .runs = kRuns})) {
+    report_outcome(outcome_of(spec, report), options, progress, summary);
   }
 }
 

@@ -15,8 +15,11 @@ constexpr double kExponentials = 16.0;
 constexpr double kLanes = 128.0;
 // Instructions of the softmax for a score beside its exponential: scale, maximum, sum, conversion.
 constexpr double kSoftmaxInstructions = 4.0;
-// Share of the tensor peak that a mainloop reaches when nothing else limits it.
-constexpr double kMatrixShare = 0.80;
+// Share of the tensor peak that a mainloop reaches when nothing else limits it, by its consumer
+// warpgroups: a third one hides the softmax of the others (measured: docs/kernels/sm90_forward.md).
+constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
+// Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
+constexpr double kBlockOverhead = 150.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
 constexpr double kTileClocks = 900.0;
 // Of a launch, in us.
@@ -70,6 +73,11 @@ double heads_of(const AttentionProblem& problem) {
   return static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q);
 }
 
+double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
+  const double share = kMatrixShare[std::clamp(config.warpgroups, 1, 4)];
+  return std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
+}
+
 // Clocks -> us.
 double us_of(double clocks, const DeviceInfo& device) { return clocks / (device.clock_ghz * 1e3); }
 
@@ -91,8 +99,7 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                     const DeviceInfo& device) {
   const BlockClocks clocks = block_clocks(config);
   const Blocks blocks = count_blocks(problem, config);
-  const double block =
-      std::max(clocks.matrix / kMatrixShare, clocks.exponential + clocks.softmax);
+  const double block = clocks_of_block(config, clocks);
   const double tiles = static_cast<double>(blocks.tiles) * heads_of(problem);
   const double all = block * blocks.total * heads_of(problem) + kTileClocks * tiles;
   const double longest = block * blocks.longest + kTileClocks;
