@@ -55,6 +55,7 @@ LAYER_EXCEPTIONS = {
     "tests/unit/band_test.cpp": ["src/problem/band.h"],
     "tests/unit/bind_test.cpp": ["src/api/bind.h"],
     "tests/unit/c_api_test.cpp": ["src/api/c_problem.h"],
+    "tests/unit/cuda_lengths_test.cpp": ["src/backend/cuda/tile/lengths.cuh"],
     "tests/unit/reference_test.cpp": ["src/backend/reference/registry.h", "src/api/bind.h",
                                       "src/core/half.h"],
     "tests/unit/tensor_check_test.cpp": ["src/api/tensor_check.h"],

@@ -248,6 +248,30 @@ TEST(CApi, ReservedPlanOptionsAreRefused) {
   }
 }
 
+// A plan for a GPU that need not be here; options of headers before and after it had a device.
+TEST(CApi, PlansForADeviceByName) {
+  const rowmax_problem problem = parsed("forward bf16 b1 h2 s256 d64");
+  rowmax_plan_options options = {};
+  options.struct_size = sizeof(options);
+  options.device = "h200";
+  rowmax_plan* plan = nullptr;
+  Message message;
+  ASSERT_EQ(rowmax_plan_create(&problem, &options, &plan, message.text, kMessageBytes), ROWMAX_OK)
+      << message.text;
+  EXPECT_EQ(std::string(rowmax_plan_kernel(plan)).rfind("sm90_forward_bf16_", 0), 0u)
+      << rowmax_plan_kernel(plan);
+  rowmax_plan_destroy(plan);
+
+  options.device = "h300";
+  expect_refused(rowmax_plan_create(&problem, &options, &plan, message.text, kMessageBytes),
+                 message, "device is 'h300'", "h200");
+  options.struct_size = offsetof(rowmax_plan_options, device);
+  ASSERT_EQ(rowmax_plan_create(&problem, &options, &plan, message.text, kMessageBytes), ROWMAX_OK)
+      << message.text;
+  EXPECT_EQ(std::string(rowmax_plan_kernel(plan)).rfind("sm90", 0), std::string::npos);
+  rowmax_plan_destroy(plan);
+}
+
 TEST(CApi, FieldsOutOfRange) {
   const auto expect = [](const char* name, void (*spoil)(rowmax_problem & p)) {
     SCOPED_TRACE(name);
@@ -359,6 +383,16 @@ TEST(CApi, ExecuteEqualsCpp) {
   expect_refused(rowmax_execute(plan, &tensors, workspace.data(), workspace.bytes(), &c_options,
                                 message.text, kMessageBytes),
                  message, "options.reserved", "is 1");
+  c_options.reserved = 0;
+  c_options.reserved2 = 2;
+  expect_refused(rowmax_execute(plan, &tensors, workspace.data(), workspace.bytes(), &c_options,
+                                message.text, kMessageBytes),
+                 message, "options.reserved", "is 2");
+  c_options.struct_size = offsetof(rowmax_execute_options, stream);  // of the first header
+  EXPECT_EQ(rowmax_execute(plan, &tensors, workspace.data(), workspace.bytes(), &c_options,
+                           message.text, kMessageBytes),
+            ROWMAX_OK)
+      << message.text;
   rowmax_plan_destroy(plan);
 }
 
