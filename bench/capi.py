@@ -3,7 +3,7 @@ import ctypes
 import os
 import re
 
-DTYPES = {"f64": 0, "f32": 1, "bf16": 2, "f16": 3}
+DTYPES = {"f64": 0, "f32": 1, "bf16": 2, "f16": 3, "i32": 5}
 
 
 class Tensor(ctypes.Structure):
