@@ -247,7 +247,10 @@ AttentionArgs DenseOutputs::redirect(const AttentionArgs& args) {
     result.grad.dsink_stride = 1;
   }
   if (is_written(problem_, Output::kDslopes)) {
-    result.grad.dslopes = static_cast<float*>(data(Output::kDslopes));
+    // One per batch element of an empty batch: absent, as binding has it.
+    result.grad.dslopes = flat_size(problem_, Output::kDslopes) > 0
+                              ? static_cast<float*>(data(Output::kDslopes))
+                              : nullptr;
     result.grad.dslope_batch = problem_.score.alibi_per_batch ? s.heads_q : 0;
     result.grad.dslope_head = 1;
   }
