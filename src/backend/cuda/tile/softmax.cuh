@@ -68,14 +68,8 @@ ROWMAX_DEVICE bool next_max(const float (&s)[kScores], RowState& state, float sc
   if (kSelect || any) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-#ifdef VARIANT_VC
-      float mn = fmaxf(state.max[r], max[r]);
-      state.rescale[r] = ptx::ex2((state.max[r] - (mn == -ptx::kInfinity ? 0.f : mn)) * scale);
-      state.max[r] = mn;
-#else
       state.rescale[r] = grew[r] ? ptx::ex2((state.max[r] - max[r]) * scale) : 1.f;
       state.max[r] = grew[r] ? max[r] : state.max[r];
-#endif
       state.sum[r] *= state.rescale[r];
     }
   }

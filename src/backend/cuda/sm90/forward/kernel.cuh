@@ -17,6 +17,8 @@ ROWMAX_DEVICE void init_barriers(const SharedMap<Row>& shared) {
     ptx::mbarrier_init(shared.barrier(kOFull, i), kConsumerWarps);
   }
   ptx::mbarrier_init(shared.barrier(kVLoaded, 0), 1);
+  ptx::mbarrier_init(shared.barrier(kSlotFull, 0), 1);
+  ptx::mbarrier_init(shared.barrier(kSlotWanted, 0), 1);
   for (int i = 0; i < T::kStages; ++i) {
     ptx::mbarrier_init(shared.barrier(kKFull, i), 1);
     ptx::mbarrier_init(shared.barrier(kKEmpty, i), kConsumerWarps);
@@ -39,8 +41,12 @@ __global__ void __launch_bounds__(Traits<Row>::kThreads, 1)
   __syncthreads();
   if (warp < 4) {
     ptx::setmaxnreg_dec<T::kProducerRegisters>();
-    if (warp == 0) {
-      produce_q_and_k<Row>(params, shared);
+    if (warp == 3) {
+      schedule<Row>(params, shared);
+    } else if (warp == 0) {
+      if (threadIdx.x % 32 == 0) {
+        produce_q_and_k<Row>(params, shared);
+      }
     } else if (warp == 1) {
       produce_v<Row>(params, shared);
     } else if (T::kQBuffers == 2 && warp == 2 && threadIdx.x % 32 == 0) {

@@ -25,9 +25,7 @@ class Consumer {
       : params_(params),
         shared_(shared),
         lane_(threadIdx.x % 32),
-        row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4),
-        q_descriptor_(
-            ptx::descriptor_k_major(shared.base, T::kShared.q + warpgroup * 64 * kPanelRowBytes)) {}
+        row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4) {}
 
   ROWMAX_DEVICE void run() {
     ptx::mbarrier_wait(shared_.barrier(kQFull, 0), 0);
@@ -46,27 +44,36 @@ class Consumer {
   }
 
  private:
-  // Key blocks of a tile; everything else is read from its slot where it is needed.
+  // Key blocks of a tile that this warpgroup visits: the last `skipped` ones are above its rows'
+  // diagonal. Everything else is read from the tile's slot where it is needed.
   struct LoopTile {
     int block_begin;
     int block_end;
+    int skipped;
   };
+  static_assert(!T::kBanded || (T::kTileQ - 64 + T::kTileK - 1) / T::kTileK <= T::kStages,
+                "V of the tile before is kept while blocks are skipped");
 
   ROWMAX_DEVICE const TileInfo& slot(uint32_t count) const {
     return shared_.slots[count % kTileSlots];
   }
   ROWMAX_DEVICE LoopTile load_tile(uint32_t count) const {
-    return {T::kBanded ? ptx::uniform(slot(count).block_begin) : 0,
-            ptx::uniform(slot(count).block_end)};
+    const TileInfo& tile = slot(count);
+    const int end = ptx::uniform(tile.block_end);
+    if constexpr (T::kBanded) {
+      const int begin = ptx::uniform(tile.block_begin);
+      const int last_key = tile.position + position(warpgroup() * 64 + 63) + tile.hi;
+      int own_end = last_key / T::kTileK + 1;
+      own_end = own_end < begin + 1 ? begin + 1 : own_end;
+      own_end = own_end < end ? own_end : end;
+      const int skipped = ptx::uniform(end - own_end);
+      return {begin, end - skipped, skipped};
+    }
+    return {0, end, 0};
   }
 
   // This warpgroup, from the row: a register less to keep.
-#ifdef VARIANT_VB
-#define OPQ(x) (x)
-#else
-#define OPQ(x) ptx::opaque(x)
-#endif
-  ROWMAX_DEVICE int warpgroup() const { return OPQ(row_) >> 6; }
+  ROWMAX_DEVICE int warpgroup() const { return ptx::opaque(row_) >> 6; }
   ROWMAX_DEVICE void take_turn() const {
     if constexpr (T::kTurns) {
       ptx::bar_sync(kTurnBarrier + warpgroup(), 256);
@@ -106,36 +113,44 @@ class Consumer {
   // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it
   // would become one descriptor for each 16 columns in vector registers.
   ROWMAX_DEVICE uint32_t q_descriptor(uint32_t count) const {
-#ifdef VARIANT_VB
-    return ptx::uniform(q_descriptor_ + ring_index<T::kQBuffers>(count) * (T::kQBytes / 16));
-#endif
-    return ptx::uniform(
-        ptx::opaque(q_descriptor_ + ring_index<T::kQBuffers>(count) * (T::kQBytes / 16)));
+    return ptx::uniform(ptx::descriptor_k_major(shared_.base, T::kShared.q) +
+                        warpgroup() * (64 * kPanelRowBytes / 16) +
+                        ring_index<T::kQBuffers>(count) * (T::kQBytes / 16));
   }
 
-  // S = Q K^T.
-  ROWMAX_DEVICE void issue_scores(uint32_t q, uint32_t block) {
+  // Low words of the descriptors of K and V of a block. The compiler takes block numbers for
+  // divergent once blocks are skipped.
+  ROWMAX_DEVICE uint32_t k_descriptor(uint32_t block) const {
+    const uint32_t low = ptx::descriptor_k_major(shared_.base, T::kShared.k) +
+                         ring_index<T::kStages>(block) * (T::kKBytes / 16);
+    return T::kBanded ? ptx::uniform(low) : low;
+  }
+  ROWMAX_DEVICE uint32_t v_descriptor(uint32_t block) const {
+    const uint32_t low = ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
+                         ring_index<T::kStages>(block) * (T::kVBytes / 16);
+    return T::kBanded ? ptx::uniform(low) : low;
+  }
+
+  // S = Q K^T, from the descriptors' low words.
+  ROWMAX_DEVICE void issue_scores(uint32_t q, uint32_t k) {
     const uint64_t a = ptx::descriptor(q);
-    const uint64_t b = ptx::descriptor(ptx::descriptor_k_major(shared_.base, T::kShared.k) +
-                                       ring_index<T::kStages>(block) * (T::kKBytes / 16));
+    const uint64_t b = ptx::descriptor(k);
 #pragma unroll
-    for (int k = 0; k < T::kHeadDim / 16; ++k) {
+    for (int i = 0; i < T::kHeadDim / 16; ++i) {
       ptx::Wgmma<T::kTileK>::template ss<T::kMma>(
-          s_, a + (k / 4) * (T::kQPanelBytes / 16) + (k % 4) * 2,
-          b + (k / 4) * (T::kKeyPanelBytes / 16) + (k % 4) * 2, k != 0);
+          s_, a + (i / 4) * (T::kQPanelBytes / 16) + (i % 4) * 2,
+          b + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2, i != 0);
     }
     ptx::wgmma_commit();
   }
   // O (+)= P V.
-  ROWMAX_DEVICE void issue_out(uint32_t block, int accumulate) {
-    const uint64_t b =
-        ptx::descriptor(ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
-                        ring_index<T::kStages>(block) * (T::kVBytes / 16));
+  ROWMAX_DEVICE void issue_out(uint32_t v, int accumulate) {
+    const uint64_t b = ptx::descriptor(v);
 #pragma unroll
-    for (int k = 0; k < T::kTileK / 16; ++k) {
-      ptx::Wgmma<T::kHeadDimV>::template rs<T::kMma>(o_, p_[4 * k], p_[4 * k + 1], p_[4 * k + 2],
-                                                     p_[4 * k + 3], b + k * 128,
-                                                     k != 0 ? 1 : accumulate);
+    for (int i = 0; i < T::kTileK / 16; ++i) {
+      ptx::Wgmma<T::kHeadDimV>::template rs<T::kMma>(o_, p_[4 * i], p_[4 * i + 1], p_[4 * i + 2],
+                                                     p_[4 * i + 3], b + i * 128,
+                                                     i != 0 ? 1 : accumulate);
     }
     ptx::wgmma_commit();
   }
@@ -233,12 +248,39 @@ class Consumer {
     tile::first_max(s_, state_, params_.score.exponent_scale);
   }
 
+  // Skipped blocks: their stages are freed in order, and every warpgroup takes as many turns.
+  template <bool kTakeTurns>
+  ROWMAX_DEVICE void skip_keys(int blocks) {
+#pragma unroll 1
+    for (int i = 0; i < blocks; ++i) {
+      wait_k(blocks_);
+      if constexpr (kTakeTurns) {
+        take_turn();
+        pass_turn();
+      }
+      free_k(blocks_);
+      ++blocks_;
+    }
+  }
+  // After the first block: V of the skipped ones.
+  ROWMAX_DEVICE void skip_values(int blocks) {
+#pragma unroll 1
+    for (uint32_t block = blocks_ - 1 - blocks; block != blocks_ - 1; ++block) {
+      wait_v(block);
+      free_v(block);
+    }
+  }
+
   // Scores of a tile's first block with nothing beside them.
   ROWMAX_DEVICE void first_block(uint32_t count) {
+    if constexpr (T::kBanded) {
+      skip_keys<false>(tile_.skipped);
+    }
     const uint32_t q = q_descriptor(count);
+    const uint32_t k = k_descriptor(blocks_);
     wait_k(blocks_);
     ptx::wgmma_fence();
-    issue_scores(q, blocks_);
+    issue_scores(q, k);
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
     free_k(blocks_);
@@ -249,6 +291,13 @@ class Consumer {
     first_softmax(tile_.block_end - 1, count);
     tile::exponentials(s_, state_, params_.score.exponent_scale);
     pack_p();
+    if constexpr (T::kBanded) {
+#pragma unroll 1
+      for (int i = 0; i < tile_.skipped; ++i) {
+        take_turn();
+        pass_turn();
+      }
+    }
   }
 
   // Key block j; accumulate is 0 when the product of block j + 1 is the tile's first.
@@ -256,12 +305,15 @@ class Consumer {
   ROWMAX_DEVICE void step(int j, uint32_t count, int accumulate) {
     const float scale = params_.score.exponent_scale;
     const uint32_t q = q_descriptor(count);
+    const uint32_t k = k_descriptor(blocks_);
+    const uint32_t v = v_descriptor(blocks_ - 1);
     wait_k(blocks_);
     take_turn();
     ptx::wgmma_fence();
-    issue_scores(q, blocks_);
+    issue_scores(q, k);
     wait_v(blocks_ - 1);
-    issue_out(blocks_ - 1, accumulate);
+    ptx::wgmma_fence();
+    issue_out(v, accumulate);
     pass_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
@@ -299,9 +351,10 @@ class Consumer {
     int accumulate = 0;
     int j = tile_.block_end - 2;
     if constexpr (T::kBanded) {
-      // Blocks in [clean_begin, clean_end) are visible to every row of the tile.
-      const int first = slot(count).position;
-      const int last = first + params_.order.positions - 1;
+      skip_values(tile_.skipped);
+      // Blocks in [clean_begin, clean_end) are visible to every row of the warpgroup.
+      const int first = slot(count).position + position(warpgroup() * 64);
+      const int last = slot(count).position + position(warpgroup() * 64 + 63);
       const int clean_end = ptx::uniform((first + slot(count).hi + 1) / T::kTileK);
       const int clean_begin = ptx::uniform((last + slot(count).lo + T::kTileK - 1) / T::kTileK);
       const int end = clean_end > tile_.block_begin ? clean_end : tile_.block_begin;
@@ -333,10 +386,11 @@ class Consumer {
 
   // The last product of a tile with nothing beside it.
   ROWMAX_DEVICE void last_block(int accumulate) {
+    const uint32_t v = v_descriptor(blocks_ - 1);
     wait_v(blocks_ - 1);
     take_turn();
     ptx::wgmma_fence();
-    issue_out(blocks_ - 1, accumulate);
+    issue_out(v, accumulate);
     pass_turn();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
@@ -358,13 +412,20 @@ class Consumer {
         store_staged<Row>(params_, shared_, o_, state_, row_, count);
         return;
       }
+      const uint32_t last = blocks_ - 1;  // of this tile
+      if constexpr (T::kBanded) {
+        skip_keys<true>(next_tile.skipped);
+      }
       const uint32_t q = q_descriptor(next);
+      const uint32_t k = k_descriptor(blocks_);
+      const uint32_t v = v_descriptor(last);
       wait_k(blocks_);
       take_turn();  // also: all warps of this warpgroup have read this tile's Q
       ptx::wgmma_fence();
-      issue_scores(q, blocks_);
-      wait_v(blocks_ - 1);
-      issue_out(blocks_ - 1, accumulate);
+      issue_scores(q, k);
+      wait_v(last);
+      ptx::wgmma_fence();
+      issue_out(v, accumulate);
       pass_turn();
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
@@ -374,7 +435,7 @@ class Consumer {
       ptx::wgmma_wait<0>();
       ptx::pin(o_);
       ptx::pin(p_);
-      free_v(blocks_ - 1);
+      free_v(last);
       ++blocks_;
       tile::exponentials(s_, state_, params_.score.exponent_scale);
       pack_p();
@@ -405,8 +466,7 @@ class Consumer {
   const ForwardParams& params_;
   const SharedMap<Row>& shared_;
   const int lane_;
-  const int row_;  // first of this thread's two rows in the tile, the other is + 8
-  const uint32_t q_descriptor_;
+  const int row_;        // first of this thread's two rows in the tile, the other is + 8
   uint32_t blocks_ = 0;  // K blocks used so far
   LoopTile tile_;
   tile::RowState state_;

@@ -1,5 +1,5 @@
-// The producer warpgroup: warp 0 schedules and loads Q and K, warp 1 loads V, warp 2 stores O.
-// Three independent loops: nothing to order between K and V, and O needs no consumer thread.
+// The producer warpgroup: warp 3 schedules, warp 0 loads Q and K, warp 1 loads V, warp 2 stores O.
+// Independent loops: nothing to order between K and V, and O needs no consumer thread.
 #pragma once
 
 #include "backend/cuda/sm90/forward/scheduler.cuh"
@@ -30,52 +30,68 @@ ROWMAX_DEVICE void load_q(const ForwardParams& params, const SharedMap<Row>& sha
                           ptx::kEvictFirst);
 }
 
-// Warp 0, all lanes.
+// Warp 3, all lanes. Decodes the next tile while the last blocks of this one are loaded: late,
+// since a tile taken from the counter early is one that an idle CTA cannot take (two tiles ahead:
+// -10 % at S 16k causal), early enough to hide the latency of the counter and the lengths. A slot's
+// last user was done three tiles ago.
+template <class Row>
+ROWMAX_DEVICE void schedule(const ForwardParams& params, const SharedMap<Row>& shared) {
+  TileWalk<Row> walk(params);
+#pragma unroll 1
+  for (uint32_t count = 0;; ++count) {
+    // All lanes wait: a lane that waits alone while others wait for it at a __syncwarp takes issue
+    // slots from the consumers, 2-3 % of the whole kernel.
+    ptx::mbarrier_wait(shared.barrier(kSlotWanted, 0), ring_parity<1>(count) ^ 1);
+    const TilePlace at = walk.next();
+    if (threadIdx.x % 32 == 0) {
+      TileInfo& slot = shared.slots[count % kTileSlots];
+      if (at.batch >= 0) {
+        decode_tile<Row>(params, at, slot);
+      } else {
+        slot = TileInfo{};  // block_end 0; consumers also compute with the other fields
+      }
+      ptx::mbarrier_arrive(shared.barrier(kSlotFull, 0));
+    }
+    __syncwarp();
+    if (at.batch < 0) {
+      return;
+    }
+  }
+}
+
+// Warp 0, one lane.
 template <class Row>
 ROWMAX_DEVICE void produce_q_and_k(const ForwardParams& params, const SharedMap<Row>& shared) {
   using T = Traits<Row>;
-  TileWalk<Row> walk(params);
-#ifdef VARIANT_VD
-  if (threadIdx.x % 32 != 0) return;
-#define SYNCQ
-#else
-#define SYNCQ __syncwarp()
-#endif
   uint32_t block_count = 0;
 #pragma unroll 1
   for (uint32_t count = 0;; ++count) {
     const uint32_t buffer = ring_index<T::kQBuffers>(count);
-    TileInfo& slot = shared.slots[count % kTileSlots];
-    const TilePlace at = walk.next();
-    if (threadIdx.x % 32 == 0) {
-      if (at.batch >= 0) {
-        decode_tile<Row>(params, at, slot);
-      } else {
-        slot.block_end = 0;
-      }
-      ptx::mbarrier_wait(shared.barrier(kQEmpty, buffer), ring_parity<T::kQBuffers>(count) ^ 1);
-      if (at.batch < 0) {
-        ptx::mbarrier_arrive(shared.barrier(kQFull, buffer));
-        return;
-      }
-      const TileInfo tile = slot;
-      load_q<Row>(params, shared, tile, buffer);
-#pragma unroll 1
-      for (int j = tile.block_end - 1; j >= tile.block_begin; --j, ++block_count) {
-        const uint32_t stage = ring_index<T::kStages>(block_count);
-        const uint32_t full = shared.barrier(kKFull, stage);
-        ptx::mbarrier_wait(shared.barrier(kKEmpty, stage),
-                           ring_parity<T::kStages>(block_count) ^ 1);
-        ptx::mbarrier_arrive_expect_tx(full, T::kKBytes);
-        load_panels<T::kPanels>(shared.k(stage), T::kKeyPanelBytes, &params.k, full,
-                                {0, tile.kv_head * params.k_steps.head,
-                                 tile.k_begin + j * T::kTileK, tile.batch * params.k_steps.batch},
-                                ptx::kEvictLast);
-      }
-    }
-    SYNCQ;
-    if (at.batch < 0) {
+    ptx::mbarrier_wait(shared.barrier(kSlotFull, 0), ring_parity<1>(count));
+    const TileInfo tile = shared.slots[count % kTileSlots];
+    ptx::mbarrier_wait(shared.barrier(kQEmpty, buffer), ring_parity<T::kQBuffers>(count) ^ 1);
+    if (tile.block_end == 0) {
+      ptx::mbarrier_arrive(shared.barrier(kQFull, buffer));
       return;
+    }
+    load_q<Row>(params, shared, tile, buffer);
+    constexpr int kBlocksAhead = 3;
+    const int ask = tile.block_begin + kBlocksAhead < tile.block_end
+                        ? tile.block_begin + kBlocksAhead
+                        : tile.block_end - 1;
+#pragma unroll 1
+    for (int j = tile.block_end - 1; j >= tile.block_begin; --j, ++block_count) {
+      const uint32_t stage = ring_index<T::kStages>(block_count);
+      const uint32_t full = shared.barrier(kKFull, stage);
+      ptx::mbarrier_wait(shared.barrier(kKEmpty, stage), ring_parity<T::kStages>(block_count) ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, T::kKBytes);
+      load_panels<T::kPanels>(shared.k(stage), T::kKeyPanelBytes, &params.k, full,
+                              {0, tile.kv_head * params.k_steps.head, tile.k_begin + j * T::kTileK,
+                               tile.batch * params.k_steps.batch},
+                              ptx::kEvictLast);
+      if (j == ask) {
+        ptx::mbarrier_arrive(shared.barrier(kSlotWanted, 0));
+      }
     }
   }
 }
@@ -103,12 +119,6 @@ template <class Row>
 ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& shared) {
   using T = Traits<Row>;
   const bool leader = threadIdx.x % 32 == 0;
-#ifdef VARIANT_VA
-  if (!leader) return;
-#define SYNCW
-#else
-#define SYNCW __syncwarp()
-#endif
   uint32_t block_count = 0;
   uint32_t zeroed_count = 0;
 #pragma unroll 1
@@ -134,7 +144,7 @@ ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& 
                                   tile.k_begin + j * T::kTileK, tile.batch * params.v_steps.batch},
                                  ptx::kEvictLast);
       }
-      SYNCW;
+      __syncwarp();
       if (zero) {
         ptx::mbarrier_wait(loaded, zeroed_count & 1);
         ++zeroed_count;

@@ -55,6 +55,8 @@ struct Traits {
 
 // mbarriers, 8 bytes each.
 // name           count           a phase per  arrives                          protects
+// kSlotFull      1               tile         warp 3                           a decoded tile
+// kSlotWanted    1               tile         warp 0, a few blocks early       the next slot
 // kQFull         1 + bytes       tile         warp 0                           Q tile, tile slot
 // kQEmpty        1 / 4 a wg      tile         storer, or (one buffer) the      Q buffer
 //                                             consumer warps after their last
@@ -69,7 +71,9 @@ enum Barrier : int {
   kQEmpty = 2,
   kOFull = 4,
   kVLoaded = 6,
-  kKFull = 7,
+  kSlotFull = 7,
+  kSlotWanted = 8,
+  kKFull = 9,
   kKEmpty = kKFull + kMaxStages,
   kVFull = kKEmpty + kMaxStages,
   kVEmpty = kVFull + kMaxStages,
