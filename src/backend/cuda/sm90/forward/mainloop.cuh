@@ -9,9 +9,7 @@
 // of the next tile is issued together with this tile's last one.
 #pragma once
 
-#include "backend/cuda/sm90/forward/epilogue.cuh"
-#include "backend/cuda/tile/mask.cuh"
-#include "backend/cuda/tile/score.cuh"
+#include "backend/cuda/sm90/forward/block.cuh"
 #include "backend/cuda/tile/softmax.cuh"
 
 namespace rowmax::cuda::sm90 {
@@ -44,32 +42,11 @@ class Consumer {
   }
 
  private:
-  // Key blocks of a tile that this warpgroup visits: the last `skipped` ones are above its rows'
-  // diagonal. Everything else is read from the tile's slot where it is needed.
-  struct LoopTile {
-    int block_begin;
-    int block_end;
-    int skipped;
-  };
-  static_assert(!T::kBanded || (T::kTileQ - 64 + T::kTileK - 1) / T::kTileK <= T::kStages,
-                "V of the tile before is kept while blocks are skipped");
-
   ROWMAX_DEVICE const TileInfo& slot(uint32_t count) const {
     return shared_.slots[count % kTileSlots];
   }
   ROWMAX_DEVICE LoopTile load_tile(uint32_t count) const {
-    const TileInfo& tile = slot(count);
-    const int end = ptx::uniform(tile.block_end);
-    if constexpr (T::kBanded) {
-      const int begin = ptx::uniform(tile.block_begin);
-      const int last_key = tile.position + position(warpgroup() * 64 + 63) + tile.hi;
-      int own_end = last_key / T::kTileK + 1;
-      own_end = own_end < begin + 1 ? begin + 1 : own_end;
-      own_end = own_end < end ? own_end : end;
-      const int skipped = ptx::uniform(end - own_end);
-      return {begin, end - skipped, skipped};
-    }
-    return {0, end, 0};
+    return own_blocks<Row>(params_, slot(count), warpgroup());
   }
 
   // This warpgroup, from the row: a register less to keep.
@@ -170,81 +147,19 @@ class Consumer {
 
   // Positions of rows in their tile.
   ROWMAX_DEVICE int position(int row) const { return position_in_tile(params_.order, row); }
-
-  // Sign of the scale, softcap, ALiBi: run-time options, all behind one uniform branch.
-  ROWMAX_DEVICE void change_scores(int j, uint32_t count) {
-    const ScoreParams& score = params_.score;
-    if (score.multiply != 1.f) {
-      tile::multiply(s_, score.multiply);
-    }
-    if (score.softcap != 0.f) {
-      tile::softcap(s_, score.softcap);
-    }
-    if (score.slopes != nullptr) {
-      const TileInfo& tile = slot(count);
-      const int row = ptx::opaque(row_);
-      float slope[2];
-      float distance[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int at = position(row + 8 * r);
-        const int head = tile.head + row + 8 * r - at * params_.order.pack;
-        slope[r] = 0.f;
-        if (at < tile.rows) {
-          slope[r] = score.slope_scale *
-                     score.slopes[tile.batch * score.slope_batch + head * score.slope_head];
-        }
-        distance[r] =
-            static_cast<float>(tile.position + at + tile.shift - j * T::kTileK - 2 * (lane_ & 3));
-      }
-      tile::add_alibi(s_, slope, distance);
+  ROWMAX_DEVICE void change(int j, uint32_t count) {
+    if (T::kOptions && params_.score.changes) {
+      change_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
     }
   }
-
-  // Masks key block j where some row of this warp needs it.
-  ROWMAX_DEVICE void mask_scores(int j, uint32_t count) {
-    const TileInfo& tile = slot(count);
-    const int key = j * T::kTileK;
-    const int row = ptx::opaque(row_);
-    const int lane = ptx::opaque(lane_);
-    int end = tile.k_len;  // first key that the warp's first row may not see
-    if constexpr (T::kBanded) {
-      const int first_row = position(row - lane / 4);
-      const int band_end = tile.position + first_row + tile.hi + 1;
-      end = band_end < end ? band_end : end;
-    }
-    if (key + T::kTileK > end) {
-      int limit[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        limit[r] = tile.k_len - 1;
-        if constexpr (T::kBanded) {
-          const int last = tile.position + position(row + 8 * r) + tile.hi;
-          limit[r] = last < limit[r] ? last : limit[r];
-        }
-        limit[r] -= key + 2 * (lane & 3);
-      }
-      tile::mask_above(s_, limit);
-    }
-    if constexpr (T::kBanded) {
-      const int last_row = position(row - lane / 4 + 15);
-      if (key < tile.position + last_row + tile.lo) {
-        int limit[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          limit[r] = tile.position + position(row + 8 * r) + tile.lo - key - 2 * (lane & 3);
-        }
-        tile::mask_below(s_, limit);
-      }
-    }
+  ROWMAX_DEVICE void mask(int j, uint32_t count) {
+    mask_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
   }
 
   // Softmax of a tile's first block; its product with V is issued by the next step.
   ROWMAX_DEVICE void first_softmax(int j, uint32_t count) {
-    if (T::kOptions && params_.score.changes) {
-      change_scores(j, count);
-    }
-    mask_scores(j, count);
+    change(j, count);
+    mask(j, count);
     tile::first_max(s_, state_, params_.score.exponent_scale);
   }
 
@@ -321,11 +236,9 @@ class Consumer {
     if (T::kQBuffers == 1 && j == tile_.block_begin) {
       free_q();
     }
-    if (T::kOptions && params_.score.changes) {
-      change_scores(j, count);
-    }
+    change(j, count);
     if constexpr (kMasked) {
-      mask_scores(j, count);
+      mask(j, count);
     }
     constexpr bool kSelect = T::kConfig.rescale == Rescale::kRow;
     const bool rescale = tile::next_max<kSelect>(s_, state_, scale);
