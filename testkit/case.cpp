@@ -85,8 +85,8 @@ const char* to_string(InputKind kind) {
 }
 
 const char* to_string(StrideKind kind) {
-  static constexpr const char* kNames[kStrideKindCount] = {"contiguous", "fused_qkv", "bhsd",
-                                                           "broadcast_kv", "padded", "aligned"};
+  static constexpr const char* kNames[kStrideKindCount] = {"contiguous",   "fused_qkv", "bhsd",
+                                                           "broadcast_kv", "padded",    "aligned"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -26,8 +26,7 @@ AttentionTensors DeviceMirror::map(const AttentionTensors& tensors) const {
         &mapped.grad.dbias, &mapped.grad.dsinks, &mapped.grad.dslopes}) {
     view->data = map(view->data);
   }
-  mapped.dropout.device_state =
-      static_cast<const uint64_t*>(map(tensors.dropout.device_state));
+  mapped.dropout.device_state = static_cast<const uint64_t*>(map(tensors.dropout.device_state));
   return mapped;
 }
 

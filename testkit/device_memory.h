@@ -1,5 +1,5 @@
-// Copies of host buffers in GPU memory, for cases that run on a GPU. Builds without ROWMAX_CUDA have
-// none: create() says so.
+// Copies of host buffers in GPU memory, for cases that run on a GPU. Builds without ROWMAX_CUDA
+// have none: create() says so.
 #pragma once
 
 #include <cstddef>

@@ -11,9 +11,9 @@ namespace {
 constexpr size_t kBoundary = 256;
 
 Status checked(cudaError_t error, const char* call) {
-  return error == cudaSuccess ? Status()
-                              : Status(StatusCode::kInternal,
-                                       std::string(call) + ": " + cudaGetErrorString(error));
+  return error == cudaSuccess
+             ? Status()
+             : Status(StatusCode::kInternal, std::string(call) + ": " + cudaGetErrorString(error));
 }
 
 }  // namespace
@@ -46,9 +46,9 @@ DeviceMirror::~DeviceMirror() {
 
 Status DeviceMirror::upload() {
   for (const Copy& copy : copies_) {
-    if (Status status = checked(cudaMemcpy(copy.device, copy.host.data, copy.host.bytes,
-                                           cudaMemcpyHostToDevice),
-                                "copy to the GPU");
+    if (Status status = checked(
+            cudaMemcpy(copy.device, copy.host.data, copy.host.bytes, cudaMemcpyHostToDevice),
+            "copy to the GPU");
         !status.ok()) {
       return status;
     }
@@ -61,9 +61,9 @@ Status DeviceMirror::download() {
     return status;
   }
   for (const Copy& copy : copies_) {
-    if (Status status = checked(cudaMemcpy(copy.host.data, copy.device, copy.host.bytes,
-                                           cudaMemcpyDeviceToHost),
-                                "copy from the GPU");
+    if (Status status = checked(
+            cudaMemcpy(copy.host.data, copy.device, copy.host.bytes, cudaMemcpyDeviceToHost),
+            "copy from the GPU");
         !status.ok()) {
       return status;
     }

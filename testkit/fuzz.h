@@ -16,8 +16,8 @@ inline constexpr double kFuzzWork = 2e7;
 // The next valid case of the generator.
 Case random_case(Random* random);
 
-// The next valid case of those that a GPU's kernels may serve: forward, bf16 and fp16, head dims up to
-// 256 in multiples of 8, rows at multiples of 16 bytes.
+// The next valid case of those that a GPU's kernels may serve: forward, bf16 and fp16, head dims up
+// to 256 in multiples of 8, rows at multiples of 16 bytes.
 Case random_gpu_case(Random* random);
 
 // Whether a problem spans at least two query tiles and three key tiles of the CPU kernels.

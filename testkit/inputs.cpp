@@ -128,8 +128,9 @@ CaseInputs::CaseInputs(const Case& spec) : spec_(spec), random_(spec.seed) {}
 TensorView CaseInputs::allocate(const char* name, DType dtype, std::vector<int64_t> sizes,
                                 StrideKind strides) {
   const std::vector<int64_t> steps = strides_of(sizes, strides);
-  return view_of(arena_.allocate(name, dtype, span_of(sizes, steps), static_cast<int>(offset_of(strides))), dtype, sizes,
-                 steps);
+  return view_of(
+      arena_.allocate(name, dtype, span_of(sizes, steps), static_cast<int>(offset_of(strides))),
+      dtype, sizes, steps);
 }
 
 void CaseInputs::allocate_operands() {
@@ -144,9 +145,8 @@ void CaseInputs::allocate_operands() {
   }
   tensors_.out = allocate("out", p.out_dtype, query_sizes(p, p.sizes.head_dim_v), query_strides);
   if (p.lse) {
-    tensors_.lse =
-        allocate("lse", statistics_dtype(p), lse_sizes(p),
-                 has_gaps(query_strides) ? query_strides : StrideKind::kContiguous);
+    tensors_.lse = allocate("lse", statistics_dtype(p), lse_sizes(p),
+                            has_gaps(query_strides) ? query_strides : StrideKind::kContiguous);
   }
 }
 
@@ -228,8 +228,7 @@ void CaseInputs::allocate_gradients() {
 
 void CaseInputs::allocate_score() {
   const AttentionProblem& p = spec_.problem;
-  const StrideKind strides =
-      has_gaps(spec_.strides) ? spec_.strides : StrideKind::kContiguous;
+  const StrideKind strides = has_gaps(spec_.strides) ? spec_.strides : StrideKind::kContiguous;
   ScoreTensors& score = tensors_.score;
   if (p.score.mask.present) {
     score.mask = allocate("mask", DType::kBool, broadcast_sizes(p, p.score.mask), strides);

@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "rowmax/attention.h"
 #include "kernel_api/plan_data.h"
+#include "rowmax/attention.h"
 #include "testkit/arena.h"
 #include "testkit/device_memory.h"
 #include "testkit/judge.h"
@@ -197,7 +197,8 @@ Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, in
   const int ordinal = plan.data().device.ordinal;
   const size_t bytes = plan.workspace_bytes();
   Arena arena;
-  void* workspace = arena.allocate("workspace", DType::kI64, static_cast<int64_t>(bytes / 8 + 1), 0);
+  void* workspace =
+      arena.allocate("workspace", DType::kI64, static_cast<int64_t>(bytes / 8 + 1), 0);
   std::vector<HostBlock> blocks = inputs.blocks();
   blocks.push_back(arena.blocks().front());
   const auto mirror = DeviceMirror::create(blocks, ordinal);

@@ -42,9 +42,9 @@ std::vector<RunReport> run_kernels(const Case& spec, const std::vector<std::stri
 // Every kernel that serves the plan's problem on its device: the chosen one first.
 std::vector<std::string> serving_kernels(const Plan& plan);
 
-// Executes the plan on the inputs, in a workspace full of NaN between guard zones. A GPU's plan runs
-// on copies of the tensors, guard zones and all, which then come back. `violations` receives what
-// was written outside the workspace, and may be null.
+// Executes the plan on the inputs, in a workspace full of NaN between guard zones. A GPU's plan
+// runs on copies of the tensors, guard zones and all, which then come back. `violations` receives
+// what was written outside the workspace, and may be null.
 Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
                     std::vector<std::string>* violations);
 

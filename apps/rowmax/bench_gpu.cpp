@@ -42,9 +42,9 @@ std::vector<GpuResult> bench_one(const testkit::Case& spec, const GpuBenchOption
     PlanOptions plan_options;
     plan_options.force_kernel = kernel;
     const Plan plan = require(make_plan(spec.problem, options.device, plan_options), text);
-    results.push_back({text, kernel, case_flops(spec, *inputs), testkit::predicted_seconds(plan),
-                       require(testkit::time_on_gpu(plan, *inputs, options.rounds,
-                                                    options.round_seconds))});
+    results.push_back(
+        {text, kernel, case_flops(spec, *inputs), testkit::predicted_seconds(plan),
+         require(testkit::time_on_gpu(plan, *inputs, options.rounds, options.round_seconds))});
   }
   return results;
 }

@@ -11,8 +11,8 @@ namespace rowmax::app {
 
 struct GpuBenchOptions {
   DeviceInfo device;
-  std::string json;          // as --json of bench
-  bool every_kernel = false; // all that serve a case, not the planner's choice alone
+  std::string json;           // as --json of bench
+  bool every_kernel = false;  // all that serve a case, not the planner's choice alone
   int rounds = 7;
   double round_seconds = 0.1;
 };

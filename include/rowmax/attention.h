@@ -25,8 +25,8 @@ struct ExecuteOptions {
   int threads = 0;  // 0: the OpenMP default; at most kMaxThreads. Results never depend on it.
   ParallelFor parallel_for = nullptr;  // null: OpenMP (plain threads in a forked child)
   void* parallel_context = nullptr;
-  // Plans of a GPU: a cudaStream_t (null: the default stream), and how many multiprocessors to leave
-  // to other work.
+  // Plans of a GPU: a cudaStream_t (null: the default stream), and how many multiprocessors to
+  // leave to other work.
   void* stream = nullptr;
   int sm_margin = 0;
 };

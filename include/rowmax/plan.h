@@ -31,9 +31,9 @@ struct DeviceInfo {
 // The machine this process runs on. ROWMAX_MAX_ISA=portable|avx2 lowers `isa`.
 ROWMAX_API DeviceInfo host_device();
 
-// A device by name: "cpu" is host_device(); "cuda" or "cuda:N" a GPU of this process; "h200", "h100"
-// what plans and explanations for such a GPU need, on any machine. Errors: kInvalidArgument (another
-// name), kUnsupported (no such GPU here, or a build without the CUDA backend).
+// A device by name: "cpu" is host_device(); "cuda" or "cuda:N" a GPU of this process; "h200",
+// "h100" what plans and explanations for such a GPU need, on any machine. Errors: kInvalidArgument
+// (another name), kUnsupported (no such GPU here, or a build without the CUDA backend).
 ROWMAX_API Result<DeviceInfo> find_device(std::string_view name);
 
 // Restrictions on the choice of a plan. With `max_workspace` the plan is the preferred one, or the

@@ -20,8 +20,8 @@ struct WorkspaceRange {
 enum class Location { kHost, kGpu };
 
 // Checks every tensor against a valid problem and resolves pointers and strides. Lengths, page
-// tables and the dropout state are read here where they are in host memory. The first broken rule comes back with
-// the argument's name, its value and what is accepted:
+// tables and the dropout state are read here where they are in host memory. The first broken rule
+// comes back with the argument's name, its value and what is accepted:
 //   - presence, rank, sizes, type; a tensor that the problem does not use is refused
 //   - innermost stride 1 (any when that size is <= 1); offsets inside 64 bits of bytes
 //   - data not null when there are elements, aligned to the element size

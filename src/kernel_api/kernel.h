@@ -119,8 +119,8 @@ struct Backend {
   bool forced_only = false;  // never chosen unless its kernel is forced by name
   std::span<const KernelEntry> kernels;
   const char* device_kind = "cpu";  // DeviceInfo::kind it serves
-  // GPU backends: a device of this process by number, and the steps of a plan enqueued on its device.
-  // Null: this build lacks the kernels, which can be planned but not run.
+  // GPU backends: a device of this process by number, and the steps of a plan enqueued on its
+  // device. Null: this build lacks the kernels, which can be planned but not run.
   Result<DeviceInfo> (*device)(int ordinal) = nullptr;
   Status (*enqueue)(const detail::PlanData& plan, const KernelLaunch& launch) = nullptr;
 };

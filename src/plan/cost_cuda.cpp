@@ -69,8 +69,11 @@ BlockClocks block_clocks(const KernelConfig& config) {
   return clocks;
 }
 
+// The choice for a batch-invariant plan is that for a large batch, whatever the batch.
 double heads_of(const AttentionProblem& problem) {
-  return static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q);
+  constexpr int64_t kLargeBatch = 1024;
+  const int64_t batch = problem.batch_invariant ? kLargeBatch : problem.sizes.batch;
+  return static_cast<double>(batch) * static_cast<double>(problem.sizes.heads_q);
 }
 
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
@@ -110,8 +113,11 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                                                           static_cast<int64_t>(device.cores))) *
                                  longest
                            : average + longest / 2;
-  const double memory = count_work(problem).bytes / (device.memory_gbps * 1e3);
-  return kLaunchUs + std::max(us_of(std::max(waves, average), device), memory);
+  const double compute = us_of(std::max(waves, average), device);
+  if (problem.batch_invariant) {
+    return kLaunchUs + compute;
+  }
+  return kLaunchUs + std::max(compute, count_work(problem).bytes / (device.memory_gbps * 1e3));
 }
 
 }  // namespace rowmax::plan

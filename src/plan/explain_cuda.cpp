@@ -19,13 +19,12 @@ std::string cuda_device_text(const DeviceInfo& device) {
 std::string cuda_step_text(const detail::PlanData& data, const detail::PlanStep& step) {
   const KernelConfig& config = step.kernel->config;
   return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves", config.warpgroups,
-                     config.stages,
-                     static_cast<double>(step.schedule.items) / data.device.cores);
+                     config.stages, static_cast<double>(step.schedule.items) / data.device.cores);
 }
 
 std::string cuda_roofline_text(const detail::PlanData& data) {
-  const UnitTimes times = unit_times(
-      data.problem, data.steps[data.main_step].kernel->config, data.device);
+  const UnitTimes times =
+      unit_times(data.problem, data.steps[data.main_step].kernel->config, data.device);
   return fmt::format(
       "roofline   matrix {:.1f} us, exponential {:.1f} us, other softmax {:.1f} us, memory {:.1f} "
       "us; predicted {:.1f} us\n",

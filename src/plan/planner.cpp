@@ -371,9 +371,9 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   }
   const std::optional<Isa> isa = parse_isa(device);
   if (!isa && is_gpu(device)) {
-    return Status::unsupported(fmt::format(
-        "device {} is of architecture '{}'; this version has kernels for sm90", device.name,
-        device.isa));
+    return Status::unsupported(
+        fmt::format("device {} is of architecture '{}'; this version has kernels for sm90",
+                    device.name, device.isa));
   }
   if (!isa) {
     return Status::invalid(
@@ -394,8 +394,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     if (status.ok()) {
       serving.push_back(candidate);
       if (is_gpu(device)) {
-        serving.back().predicted_us =
-            plan::predicted_us(problem, candidate.kernel->config, device);
+        serving.back().predicted_us = plan::predicted_us(problem, candidate.kernel->config, device);
       }
     } else {
       declined.push_back({candidate.kernel->config.name, status.message(), false});

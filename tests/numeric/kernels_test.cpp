@@ -58,9 +58,9 @@ TEST_P(Kernels, EveryCaseIsWithinTheLimit) {
     if (reached++ % kParts != GetParam().part) {
       continue;
     }
-    const testkit::RunReport report =
-        testkit::run_case(
-            cases[i], {.kernel = GetParam().entry->config.name, .threads = 1 + static_cast<int>(i % 3)});
+    const testkit::RunReport report = testkit::run_case(
+        cases[i],
+        {.kernel = GetParam().entry->config.name, .threads = 1 + static_cast<int>(i % 3)});
     EXPECT_TRUE(report.passed()) << report.text();
   }
   EXPECT_GE(reached, kParts) << "too few cases of ci.txt reach this kernel";

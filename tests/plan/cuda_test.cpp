@@ -190,6 +190,18 @@ TEST(Cuda, PredictionsFollowVisiblePairs) {
   EXPECT_LT(us("window=1024,0"), 0.25 * us(""));
 }
 
+TEST(Cuda, BatchInvariantPlansUseOneKernelForEveryBatch) {
+  for (const char* shape : {"s300 d64", "s4096 d64 causal", "s1500 d128", "s700 d128 causal"}) {
+    const auto kernel = [shape](int batch) {
+      return plan_of("forward bf16 b" + std::to_string(batch) + " h8 " + shape + " invariant")
+          ->kernel();
+    };
+    for (const int batch : {2, 3, 7, 16, 64, 500}) {
+      EXPECT_EQ(kernel(batch), kernel(1)) << shape << ", batch " << batch;
+    }
+  }
+}
+
 // The counter of tiles, whatever the size and the thread count.
 TEST(Cuda, WorkspaceOfOneStep) {
   const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128");

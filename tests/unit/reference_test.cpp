@@ -502,9 +502,8 @@ TEST_P(ReferencePoisoned, PassesItsOwnRule) {
   const Result<testkit::Case> spec = testkit::parse_case(GetParam());
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   const bool forward = spec->problem.op == Op::kForward;
-  const testkit::RunReport report =
-      testkit::run_case(
-          *spec, {.kernel = forward ? "reference_forward" : "reference_backward", .threads = 2});
+  const testkit::RunReport report = testkit::run_case(
+      *spec, {.kernel = forward ? "reference_forward" : "reference_backward", .threads = 2});
   EXPECT_TRUE(report.passed()) << report.text();
 }
 

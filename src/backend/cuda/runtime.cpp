@@ -62,9 +62,8 @@ std::string refused(const char* name, const char* what, int64_t value, const cha
 Status check_alignment(const char* name, const TensorArg& arg) {
   static constexpr const char* kRule = "a multiple of 16 bytes (operands are read in bulk)";
   if (reinterpret_cast<uintptr_t>(arg.data) % kAlignmentBytes != 0) {
-    return Status::invalid(refused(name, "address is",
-                                   static_cast<int64_t>(reinterpret_cast<uintptr_t>(arg.data)),
-                                   kRule));
+    return Status::invalid(refused(
+        name, "address is", static_cast<int64_t>(reinterpret_cast<uintptr_t>(arg.data)), kRule));
   }
   const struct {
     const char* text;
@@ -119,8 +118,8 @@ Result<DeviceInfo> device_info(int ordinal) {
                                std::to_string(count) + " GPUs");
   }
   cudaDeviceProp properties = {};
-  if (Status status = cuda_status(cudaGetDeviceProperties(&properties, ordinal),
-                                  "cudaGetDeviceProperties");
+  if (Status status =
+          cuda_status(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
       !status.ok()) {
     return status;
   }
