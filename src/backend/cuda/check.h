@@ -9,8 +9,8 @@
 
 namespace rowmax::cuda {
 
-// OK, or the error with the call that returned it, the current device and the kernel at work (may be
-// empty). Running out of device memory is kOutOfMemory, everything else kInternal. Clears the
+// OK, or the error with the call that returned it, the current device and the kernel at work (may
+// be empty). Running out of device memory is kOutOfMemory, everything else kInternal. Clears the
 // runtime's last error, which would otherwise surface in a later call of somebody else.
 inline Status cuda_status(cudaError_t error, const char* call, const char* kernel = "") {
   if (error == cudaSuccess) {

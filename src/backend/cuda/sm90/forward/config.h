@@ -93,9 +93,9 @@ constexpr int threads(const ForwardConfig& c) { return 128 * (c.warpgroups + 1);
 
 // setmaxnreg takes from the pool that the CTA got at launch: threads x (65536 / threads rounded
 // down to a multiple of 8) registers. Asking for more than the pool hangs.
-constexpr int producer_registers(const ForwardConfig& c) { return c.warpgroups == 3 ? 32 : 24; }
+constexpr int producer_registers(const ForwardConfig& c) { return c.warpgroups <= 2 ? 40 : 32; }
 constexpr int consumer_registers(const ForwardConfig& c) {
-  return c.warpgroups <= 2 ? 240 : c.warpgroups == 3 ? 160 : 112;
+  return c.warpgroups <= 2 ? 232 : c.warpgroups == 3 ? 160 : 112;
 }
 
 constexpr bool is_valid(const ForwardConfig& c) {

@@ -265,6 +265,15 @@ class Consumer {
     int j = tile_.block_end - 2;
     if constexpr (T::kBanded) {
       skip_values(tile_.skipped);
+    }
+    if constexpr (T::kBanded &&
+                  T::kOptions) {  // one copy of the long step, which looks at every block
+#pragma unroll 1
+      for (; j >= tile_.block_begin; --j) {
+        step<true>(j, count, accumulate);
+        accumulate = 1;
+      }
+    } else if constexpr (T::kBanded) {
       // Blocks in [clean_begin, clean_end) are visible to every row of the warpgroup.
       const int first = slot(count).position + position(warpgroup() * 64);
       const int last = slot(count).position + position(warpgroup() * 64 + 63);
