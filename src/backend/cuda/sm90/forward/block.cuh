@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/cuda/sm90/forward/epilogue.cuh"
+#include "backend/cuda/sm90/forward/tile_order.h"
 #include "backend/cuda/tile/mask.cuh"
 #include "backend/cuda/tile/score.cuh"
 
@@ -27,9 +28,7 @@ ROWMAX_DEVICE LoopTile own_blocks(const ForwardParams& params, const TileInfo& t
   if constexpr (T::kBanded) {
     const int begin = ptx::uniform(tile.block_begin);
     const int last_row = position_in_tile(params.order, warpgroup * 64 + 63);
-    int own_end = (tile.position + last_row + tile.hi) / T::kTileK + 1;
-    own_end = own_end < begin + 1 ? begin + 1 : own_end;
-    own_end = own_end < end ? own_end : end;
+    const int own_end = own_block_end(tile.position + last_row + tile.hi, {begin, end}, T::kTileK);
     const int skipped = ptx::uniform(end - own_end);
     return {begin, end - skipped, skipped};
   }

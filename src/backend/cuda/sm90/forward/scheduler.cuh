@@ -1,35 +1,17 @@
 // Which tiles a CTA computes, in which order, and what each consists of.
 #pragma once
 
+#include "backend/cuda/sm90/forward/tile_order.h"
 #include "backend/cuda/sm90/forward/traits.cuh"
 
 namespace rowmax::cuda::sm90 {
 
-// A tile: row block `block` of unit `unit` of batch element `batch`; batch < 0: no more tiles.
-struct TilePlace {
-  int batch;
-  int unit;
-  int block;
-};
-
-// Tile `index` of a group of `units` with `blocks` tiles each. Banded: longest tiles first inside
-// sections of units whose K and V fit the L2 cache. Full: the tiles of a unit are neighbours and
-// share its K and V in L2. Returns the unit in the group and the block.
 template <class Row>
 ROWMAX_DEVICE TilePlace place_in_group(int index, int units, int blocks, int section_units) {
   if constexpr (Traits<Row>::kBanded) {
-    const int full_section = section_units * blocks;
-    const int sections = units / section_units;
-    int section = index / full_section;
-    // The last section takes the remainder: a short section of its own would start its long tiles
-    // too late.
-    section = section < sections ? section : sections - 1;
-    const int first = section * section_units;
-    const int width = section == sections - 1 ? units - first : section_units;
-    const int rest = index - section * full_section;
-    return {0, first + rest % width, blocks - 1 - rest / width};
+    return place_by_length(index, units, blocks, section_units);
   } else {
-    return {0, index / blocks, index % blocks};
+    return place_by_unit(index, blocks);
   }
 }
 
@@ -71,18 +53,15 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
     tile.hi = saturate_offset(band.has_hi ? band.hi : kBandLimit);
     tile.lo = saturate_offset(band.has_lo ? band.lo : -kBandLimit);
   }
-  int block_begin = begin / T::kTileK;
-  int block_end = (end + T::kTileK - 1) / T::kTileK;
+  const KeyBlocks blocks = tile_key_blocks(begin, end, T::kTileK);
   int v_rows = T::kTileK;
-  if (begin >= end) {  // no row sees a key: one block, all masked, V zeroed
-    block_begin = 0;
-    block_end = 1;
+  if (begin >= end) {  // no row sees a key: V is zeroed too
     v_rows = 0;
-  } else if (params.lengths.any && block_end * T::kTileK > extent.k_len) {
-    v_rows = extent.k_len - (block_end - 1) * T::kTileK;
+  } else if (params.lengths.any && blocks.end * T::kTileK > extent.k_len) {
+    v_rows = extent.k_len - (blocks.end - 1) * T::kTileK;
   }
-  tile.block_begin = block_begin;
-  tile.block_end = block_end;
+  tile.block_begin = blocks.begin;
+  tile.block_end = blocks.end;
   tile.v_rows = v_rows;
 }
 

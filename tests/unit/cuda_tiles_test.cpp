@@ -1,0 +1,117 @@
+// Tiles of the sm90 forward kernel: every tile once, every visible pair once, for every row's
+// sizes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "backend/cuda/sm90/forward/config.h"
+#include "backend/cuda/sm90/forward/tile_order.h"
+
+namespace rowmax::test {
+namespace {
+
+using cuda::sm90::Element;
+using cuda::sm90::ForwardConfig;
+using cuda::sm90::KeyBlocks;
+using cuda::sm90::Options;
+using cuda::sm90::Rescale;
+using cuda::sm90::TilePlace;
+
+struct NamedRow {
+  const char* name;
+  ForwardConfig config;
+};
+
+#define ROWMAX_INSTANCE(name, ...) NamedRow{#name, ForwardConfig{__VA_ARGS__}},
+const NamedRow kRows[] = {
+#include "backend/cuda/sm90/forward/instances.def"
+};
+#undef ROWMAX_INSTANCE
+
+TEST(CudaTiles, RowsFitTheirMultiprocessor) {
+  for (const NamedRow& row : kRows) {
+    EXPECT_TRUE(cuda::sm90::is_valid(row.config)) << row.name;
+  }
+}
+
+TEST(CudaTiles, OrdersVisitEveryTileOnce) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const int units = 1 + static_cast<int>(random() % 40);
+    const int blocks = 1 + static_cast<int>(random() % 9);
+    const int section = 1 + static_cast<int>(random() % static_cast<unsigned>(units));
+    std::vector<int> by_length(static_cast<size_t>(units * blocks));
+    std::vector<int> by_unit(by_length.size());
+    for (int index = 0; index < units * blocks; ++index) {
+      const TilePlace a = cuda::sm90::place_by_length(index, units, blocks, section);
+      const TilePlace b = cuda::sm90::place_by_unit(index, blocks);
+      for (const TilePlace& at : {a, b}) {
+        ASSERT_TRUE(at.unit >= 0 && at.unit < units && at.block >= 0 && at.block < blocks);
+      }
+      ++by_length[static_cast<size_t>(a.unit * blocks + a.block)];
+      ++by_unit[static_cast<size_t>(b.unit * blocks + b.block)];
+    }
+    EXPECT_EQ(std::count(by_length.begin(), by_length.end(), 1), units * blocks);
+    EXPECT_EQ(std::count(by_unit.begin(), by_unit.end(), 1), units * blocks);
+  }
+}
+
+// Every visible pair lies in the blocks that the pair's warpgroup visits, and no more blocks are
+// skipped than V stages exist.
+void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seqlen_k, int pack) {
+  const ForwardConfig& c = row.config;
+  const int positions = c.tile_q / pack;
+  for (int first = 0; first < seqlen_q; first += positions) {
+    const int rows = std::min(positions, seqlen_q - first);
+    const KeyRange keys = block_keys(band, first, first + rows, seqlen_k);
+    const KeyBlocks tile = cuda::sm90::tile_key_blocks(static_cast<int>(keys.begin),
+                                                       static_cast<int>(keys.end), c.tile_k);
+    ASSERT_LT(tile.begin, tile.end);
+    for (int group = 0; group < c.warpgroups; ++group) {
+      const int hi = band.has_hi ? static_cast<int>(band.hi) : 1 << 30;
+      const int end =
+          cuda::sm90::own_block_end(first + (group * 64 + 63) / pack + hi, tile, c.tile_k);
+      ASSERT_GT(end, tile.begin);
+      ASSERT_LE(tile.end - end, c.stages) << row.name;
+      for (int r = group * 64; r < group * 64 + 64; ++r) {
+        if (r / pack >= rows) {
+          continue;
+        }
+        const KeyRange seen = row_keys(band, first + r / pack, seqlen_k);
+        if (seen.begin < seen.end) {
+          ASSERT_GE(seen.begin, tile.begin * c.tile_k) << row.name;
+          ASSERT_LE(seen.end, end * c.tile_k) << row.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaTiles, WarpgroupsVisitEveryVisiblePair) {
+  std::mt19937 random(2);
+  const auto below = [&](int bound) {
+    return static_cast<int>(random() % static_cast<unsigned>(bound));
+  };
+  for (const NamedRow& row : kRows) {
+    if (row.config.mask != MaskClass::kBanded || row.config.element != Element::kBF16) {
+      continue;
+    }
+    for (int round = 0; round < 40; ++round) {
+      BandArgs band;
+      band.has_left = below(2) != 0;
+      band.has_right = below(3) != 0;
+      band.left = below(400) - 60;
+      band.right = below(3) == 0 ? 0 : below(300) - 100;
+      band.top_left = below(3) == 0;
+      const int seqlen_q = 1 + below(700);
+      const int seqlen_k = below(900);
+      const int packs[] = {1, 2, 4, 7, 8, 64};
+      check_pairs(row, resolve_band(band, seqlen_q, seqlen_k), seqlen_q, seqlen_k, packs[below(6)]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rowmax::test
