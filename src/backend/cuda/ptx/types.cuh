@@ -1,15 +1,14 @@
-// Integer types, qualifiers and constants of the device headers, which include no host headers.
+// Integer types, qualifiers and constants of the device headers. <cstdint> is the only standard
+// header they include: whoever compiles them with NVRTC passes one of that name.
 #pragma once
 
-#if !defined(__CUDACC_RTC__)
 #include <cstdint>
-#endif
 
 #define ROWMAX_DEVICE __device__ __forceinline__
 
 namespace rowmax::cuda::ptx {
 
-inline constexpr float kInfinity = __builtin_huge_valf();
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 inline constexpr unsigned kFullWarp = 0xffffffffu;

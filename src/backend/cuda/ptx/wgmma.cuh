@@ -14,8 +14,8 @@ namespace rowmax::cuda::ptx {
 
 enum class Mma : int { kBF16 = 0, kF16 };
 
-// Low words of descriptors, linear in the address: 16 more bytes add 1. `base` is the shared address
-// of the CTA's memory, below 2^18, `offset` and `panel_bytes` are constants.
+// Low words of descriptors, linear in the address: 16 more bytes add 1. `base` is the shared
+// address of the CTA's memory, below 2^18; `offset` and `panel_bytes` are constants.
 ROWMAX_DEVICE uint32_t descriptor_k_major(uint32_t base, uint32_t offset) {
   return (base >> 4) + (offset >> 4) + (1u << 16);
 }
@@ -90,9 +90,11 @@ struct Wgmma;
 #define ROWMAX_REGS96 \
   ROWMAX_REGS88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define ROWMAX_REGS112 \
-  ROWMAX_REGS96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+  ROWMAX_REGS96 ", %96, %97, %98, %99, %100, %101, %102, %103" \
+  ", %104, %105, %106, %107, %108, %109, %110, %111"
 #define ROWMAX_REGS128 \
-  ROWMAX_REGS112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+  ROWMAX_REGS112 ", %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // P0 ... P5: numbers of the operands that follow the accumulators.
 #define ROWMAX_WGMMA_SS(TYPE, N, NAMES, ACC, P0, P1, P2)                                          \

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernel_api/mask_class.h"
+#include "problem/band.h"
 
 namespace rowmax::cuda::sm90 {
 
@@ -44,14 +45,16 @@ inline constexpr int kMaxStages = 4;
 // What one CTA may use of a multiprocessor's shared memory, bytes.
 inline constexpr int kSharedBytesLimit = 232448;
 
-constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
-constexpr int q_bytes(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr int panels(int columns) {
+  return (columns + kPanelColumns - 1) / kPanelColumns;
+}
+ROWMAX_HOST_DEVICE constexpr int q_bytes(const ForwardConfig& c) {
   return c.tile_q * kPanelRowBytes * panels(c.head_dim);
 }
-constexpr int k_bytes(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr int k_bytes(const ForwardConfig& c) {
   return c.tile_k * kPanelRowBytes * panels(c.head_dim);
 }
-constexpr int v_bytes(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr int v_bytes(const ForwardConfig& c) {
   return c.tile_k * kPanelRowBytes * panels(c.head_dim_v);
 }
 
@@ -64,7 +67,7 @@ inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
 
 // Two Q tiles when they fit and O (staged in its tile's Q buffer) is no wider than Q: the next
 // tile's Q then arrives under this tile, and its first product runs beside this tile's last one.
-constexpr int q_buffers(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr int q_buffers(const ForwardConfig& c) {
   const int two = 2 * q_bytes(c) + c.stages * (k_bytes(c) + v_bytes(c)) + kTailBytes;
   return c.head_dim_v <= c.head_dim && two <= kSharedBytesLimit ? 2 : 1;
 }
@@ -79,7 +82,7 @@ struct SharedLayout {
   int bytes = 0;
 };
 
-constexpr SharedLayout shared_layout(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr SharedLayout shared_layout(const ForwardConfig& c) {
   SharedLayout layout;
   layout.k = layout.q + q_buffers(c) * q_bytes(c);
   layout.v = layout.k + c.stages * k_bytes(c);
@@ -89,16 +92,20 @@ constexpr SharedLayout shared_layout(const ForwardConfig& c) {
   return layout;
 }
 
-constexpr int threads(const ForwardConfig& c) { return 128 * (c.warpgroups + 1); }
+ROWMAX_HOST_DEVICE constexpr int threads(const ForwardConfig& c) {
+  return 128 * (c.warpgroups + 1);
+}
 
 // setmaxnreg takes from the pool that the CTA got at launch: threads x (65536 / threads rounded
 // down to a multiple of 8) registers. Asking for more than the pool hangs.
-constexpr int producer_registers(const ForwardConfig& c) { return c.warpgroups <= 2 ? 40 : 32; }
-constexpr int consumer_registers(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr int producer_registers(const ForwardConfig& c) {
+  return c.warpgroups <= 2 ? 40 : 32;
+}
+ROWMAX_HOST_DEVICE constexpr int consumer_registers(const ForwardConfig& c) {
   return c.warpgroups <= 2 ? 232 : c.warpgroups == 3 ? 160 : 112;
 }
 
-constexpr bool is_valid(const ForwardConfig& c) {
+ROWMAX_HOST_DEVICE constexpr bool is_valid(const ForwardConfig& c) {
   const int pool = (c.warpgroups + 1) * (65536 / threads(c) / 8 * 8);
   return c.warpgroups >= 1 && c.warpgroups <= 4 && c.tile_q == 64 * c.warpgroups &&
          c.tile_k % 16 == 0 && c.stages >= 1 && c.stages <= kMaxStages && c.head_dim % 16 == 0 &&
