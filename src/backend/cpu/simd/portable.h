@@ -23,7 +23,7 @@ struct Vec {
   static ROWMAX_INLINE R set1(E x) { return x - R{}; }  // x + 0 would turn -0 into 0
   static ROWMAX_INLINE R bcast(const E* p) { return *p - R{}; }
   static ROWMAX_INLINE R load(const E* p) {
-    R r;
+    R r = {};
     __builtin_memcpy(&r, p, sizeof(r));
     return r;
   }
@@ -44,7 +44,7 @@ struct Vec {
     return abs(a) < set1(sizeof(E) == 4 ? E(4194304.0) : E(2251799813685248.0)) ? up : a;
   }
   static ROWMAX_INLINE R iota() {
-    R r;
+    R r = {};
     for (int i = 0; i < W; ++i) {
       r[i] = static_cast<E>(i);
     }
@@ -89,21 +89,21 @@ struct Vec {
   }
 
   static ROWMAX_INLINE R load_bf16(const uint16_t* p) {
-    R r;
+    R r = {};
     for (int i = 0; i < W; ++i) {
       r[i] = bf16_to_float(p[i]);
     }
     return r;
   }
   static ROWMAX_INLINE R load_f16(const uint16_t* p) {
-    R r;
+    R r = {};
     for (int i = 0; i < W; ++i) {
       r[i] = f16_to_float(p[i]);
     }
     return r;
   }
   static ROWMAX_INLINE R load_mask(const uint8_t* p) {
-    R r;
+    R r = {};
     for (int i = 0; i < W; ++i) {
       r[i] = p[i] != 0 ? E(0) : -E(__builtin_inf());
     }
@@ -132,7 +132,7 @@ struct Vec {
     }
   }
   static ROWMAX_INLINE R reduce_rows(const R (&a)[W]) {
-    R r;
+    R r = {};
     for (int i = 0; i < W; ++i) {
       r[i] = hsum(a[i]);
     }
