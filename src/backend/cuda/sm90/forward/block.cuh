@@ -55,8 +55,8 @@ ROWMAX_DEVICE void change_scores(const ForwardParams& params, const TileInfo& ti
   for (int r = 0; r < 2; ++r) {
     const int at = position_in_tile(params.order, row + 8 * r);
     const int head = tile.head + row + 8 * r - at * params.order.pack;
-    slope[r] = 0.f;
-    if (at < tile.rows) {
+    slope[r] = tile.slope;
+    if (params.order.pack != 1 && at < tile.rows) {
       slope[r] = score.slope_scale *
                  score.slopes[tile.batch * score.slope_batch + head * score.slope_head];
     }

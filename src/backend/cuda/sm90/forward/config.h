@@ -60,8 +60,8 @@ ROWMAX_HOST_DEVICE constexpr int v_bytes(const ForwardConfig& c) {
 
 // Barriers and decoded tiles behind the tiles, see SharedLayout.
 inline constexpr int kBarrierBytes = 256;
-inline constexpr int kTileSlotBytes = 64;
-// One more tile than consumers, V loader and O storer can be behind warp 0, as a power of two.
+inline constexpr int kTileSlotBytes = 80;
+// A slot is written again when the consumers are done with the three tiles after its own.
 inline constexpr int kTileSlots = 4;
 inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
 

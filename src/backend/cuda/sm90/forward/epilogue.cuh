@@ -11,17 +11,21 @@ ROWMAX_DEVICE int position_in_tile(const TileOrder& order, int row) {
   return (row * order.inverse_pack) >> kInversePackShift;
 }
 
-// The fields of a tile that the epilogue needs.
-struct OutputTile {
-  int position;
-  int rows;
-  int head;
-  int batch;
-  int q_begin;
-};
-
-ROWMAX_DEVICE OutputTile output_tile(const TileInfo& slot) {
-  return {slot.position, slot.rows, slot.head, slot.batch, slot.q_begin};
+// Sink logits of a thread's two rows in log2 units. Both loads are issued before either is used.
+ROWMAX_DEVICE void row_sinks(const ForwardParams& params, const TileInfo& tile, int row,
+                             float (&sink)[2]) {
+  sink[0] = sink[1] = tile.sink;
+  if (params.order.pack == 1) {
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int position = position_in_tile(params.order, row + 8 * r);
+    const int head = tile.head + row + 8 * r - position * params.order.pack;
+    if (position < tile.rows) {
+      sink[r] = params.score.sinks[head * params.score.sink_stride] * ptx::kLog2E;
+    }
+  }
 }
 
 // Where a thread's two rows go.
@@ -31,7 +35,7 @@ struct RowPlace {
   int64_t out[2];  // offsets in elements
 };
 
-ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const OutputTile& tile, int row) {
+ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const TileInfo& tile, int row) {
   RowPlace place;
   row = ptx::opaque(row);
 #pragma unroll
@@ -49,7 +53,7 @@ ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const OutputTile& 
 // Sums over the quad, the sink's logit in the denominator, LSE to memory, and O zeroed in rows
 // without keys, whatever it holds. factor[r] is what O is multiplied by.
 template <int kOut>
-ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const OutputTile& tile, int row,
+ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const TileInfo& tile, int row,
                                const tile::RowState& state, float (&o)[kOut], float (&factor)[2]) {
   row = ptx::opaque(row);
   bool empty[2];
@@ -73,6 +77,10 @@ ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const OutputTile& ti
   if (params.score.sinks == nullptr && params.lse.data == nullptr) {
     return;
   }
+  float sinks[2];
+  if (params.score.sinks != nullptr) {
+    row_sinks(params, tile, row, sinks);
+  }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int position = position_in_tile(params.order, row + 8 * r);
@@ -81,7 +89,7 @@ ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const OutputTile& ti
     }
     const int head = tile.head + row + 8 * r - position * params.order.pack;
     if (params.score.sinks != nullptr) {
-      const float sink = params.score.sinks[head * params.score.sink_stride] * ptx::kLog2E;
+      const float sink = sinks[r];
       const float top = sink > max[r] ? sink : max[r];
       const float scale = max[r] == top ? 1.f : ptx::ex2(max[r] - top);
       sum[r] = sum[r] * scale + (sink == top ? 1.f : ptx::ex2(sink - top));
@@ -143,7 +151,7 @@ ROWMAX_DEVICE void store_f32(const ForwardParams& params, const RowPlace& place,
 
 // O from registers, rows outside the sequence left alone.
 template <class Row>
-ROWMAX_DEVICE void store_direct(const ForwardParams& params, const OutputTile& tile,
+ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& tile,
                                 float (&o)[Traits<Row>::kOut], const tile::RowState& state,
                                 int row) {
   using T = Traits<Row>;
@@ -177,7 +185,7 @@ ROWMAX_DEVICE void store_direct(const ForwardParams& params, const OutputTile& t
 // The 16 rows that this warp staged at `start`, those inside the sequence, to memory. Rolled: it
 // runs once a sequence, and its code lies between the parts of the loop over tiles.
 template <class Row>
-ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const OutputTile& tile,
+ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const TileInfo& tile,
                                      uint32_t start, int first_row) {
   using T = Traits<Row>;
   constexpr int kChunks = T::kHeadDimV / 8;  // 16 bytes each
@@ -206,8 +214,7 @@ ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row
                                 float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row,
                                 uint32_t count) {
   using T = Traits<Row>;
-  const TileInfo& slot = shared.slots[count % kTileSlots];
-  const OutputTile tile = output_tile(slot);
+  const TileInfo& tile = shared.slots[count % kTileSlots];
   const uint32_t buffer = ring_index<T::kQBuffers>(count);
   const int lane = ptx::opaque(threadIdx.x % 32);
   float factor[2];
@@ -228,7 +235,7 @@ ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row
                        T::pack(o[8 * i + 4] * factor[0], o[8 * i + 5] * factor[0]),
                        T::pack(o[8 * i + 6] * factor[1], o[8 * i + 7] * factor[1]));
     }
-    if (ptx::uniform(slot.store_rows)) {  // uniform: a divergent path here would serialise wgmma
+    if (ptx::uniform(tile.store_rows)) {  // uniform: a divergent path here would serialise wgmma
       __syncwarp();
       store_staged_rows<Row>(params, tile, start, first_row);
     }

@@ -371,11 +371,9 @@ class Consumer {
 
   ROWMAX_DEVICE void run_drained() {
     for (uint32_t count = 0;;) {
-      // The slot may be overwritten once Q is free: what the epilogue needs is read before.
-      const OutputTile out = output_tile(slot(count));
       first_block(count);
       last_block(loop(count));
-      store_direct<Row>(params_, out, o_, state_, row_);
+      store_direct<Row>(params_, slot(count), o_, state_, row_);
       ++count;
       ptx::mbarrier_wait(shared_.barrier(kQFull, 0), ring_parity<1>(count));
       tile_ = load_tile(count);

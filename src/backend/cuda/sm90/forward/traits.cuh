@@ -86,7 +86,7 @@ static_assert(kBarrierCount * 8 <= kBarrierBytes);
 inline constexpr int kTurnBarrier = 1;
 inline constexpr int kGroupBarrier = 8;
 
-// A decoded tile, published by kQFull beside its Q tile; 64 bytes.
+// A decoded tile, published by kQFull beside its Q tile.
 struct TileInfo {
   int position;  // first query position
   int rows;      // query positions inside the sequence; 0: an empty tile, to be skipped
@@ -103,7 +103,9 @@ struct TileInfo {
   int v_rows;      // rows of the last V block that are kept; the others are zeroed. kTileK: all
   int store_rows;  // 1: O is stored row by row, since a copy would write past the sequence
   int shift;       // ALiBi distance is |i + shift - j|
-  int reserved;
+  float sink;      // of the tile's head in log2 units; set when its rows are of one head (pack = 1)
+  float slope;     // of the tile's head, in units of s; likewise
+  int reserved[3];
 };
 static_assert(sizeof(TileInfo) == kTileSlotBytes);
 
