@@ -114,7 +114,9 @@ namespace {
 
 std::string repro_line(const Case& spec, const std::string& kernel, const RunOptions& run) {
   return "rowmax verify \"" + to_string(spec) + "\"" +
-         (run.device.kind == "cpu" ? "" : " --device " + run.device.kind) +
+         (run.device.kind == "cpu"
+              ? ""
+              : " --device " + run.device.kind + ":" + std::to_string(run.device.ordinal)) +
          (kernel.empty() ? "" : " --kernel " + kernel) +
          (run.threads > 0 ? " --threads " + std::to_string(run.threads) : "");
 }

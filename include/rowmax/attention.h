@@ -31,7 +31,7 @@ struct ExecuteOptions {
   int sm_margin = 0;
 };
 
-// Lengths and page tables. int32 or int64 where not said otherwise; read on the host.
+// Lengths and page tables. int32 or int64 where not said otherwise; where the other tensors are.
 struct LengthTensors {
   ConstTensorView cu_seqlens_q;  // (B + 1)
   ConstTensorView cu_seqlens_k;  // (B + 1)
@@ -99,7 +99,9 @@ struct AttentionTensors {
 // A GPU's plan: every tensor and the workspace are memory of that GPU; lengths are not read by the
 // host, values out of range are clamped to the storage. The call enqueues on options.stream and
 // returns; it allocates nothing, never waits, may be captured in a graph, and leaves the current
-// device as it was. Q, K, V and O need 16-byte aligned pointers and outer strides.
+// device as it was. The workspace stays in use until the enqueued work has finished: one for each
+// stream, or graph that may run at the same time. Q, K, V and O need 16-byte aligned pointers and
+// outer strides.
 ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
                           size_t workspace_bytes, const ExecuteOptions& options = {});
 

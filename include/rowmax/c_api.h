@@ -220,7 +220,8 @@ typedef struct rowmax_execute_options {
 /* Checks every tensor and the workspace, then computes. `workspace`: one per concurrent call, apart
  * from every tensor. Outputs are written, and incomplete, only after two errors that show while it
  * computes: an executor that did not run every worker, and memory that ran out in a reference
- * kernel. */
+ * kernel. Plans of a GPU: tensors and workspace are its memory, in use until the enqueued work has
+ * finished; the rest is said at rowmax::execute. */
 ROWMAX_API rowmax_status rowmax_execute(const rowmax_plan* plan, const rowmax_tensors* tensors,
                                         void* workspace, size_t workspace_bytes,
                                         const rowmax_execute_options* options, char* message,

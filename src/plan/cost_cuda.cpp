@@ -40,14 +40,16 @@ Blocks count_blocks(const AttentionProblem& problem, const KernelConfig& config)
   const RowBand rows = resolve_band(args, s.seqlen_q, s.seqlen_k);
   Blocks blocks;
   blocks.tiles = ceil_div(s.seqlen_q, config.tile_q);
-  for (int64_t tile = 0; tile < blocks.tiles; ++tile) {
+  constexpr int64_t kSamples = 512;  // of long sequences
+  const int64_t step = std::max<int64_t>(1, blocks.tiles / kSamples);
+  for (int64_t tile = 0; tile < blocks.tiles; tile += step) {
     const int64_t begin = tile * config.tile_q;
     const int64_t end = std::min<int64_t>(begin + config.tile_q, s.seqlen_q);
     const KeyRange keys = block_keys(rows, begin, end, s.seqlen_k);
     const int64_t first = keys.begin / config.tile_k;
     const double count =
         keys.end > keys.begin ? static_cast<double>(ceil_div(keys.end, config.tile_k) - first) : 0;
-    blocks.total += count;
+    blocks.total += count * static_cast<double>(std::min(step, blocks.tiles - tile));
     blocks.longest = std::max(blocks.longest, count);
   }
   return blocks;
@@ -69,11 +71,16 @@ BlockClocks block_clocks(const KernelConfig& config) {
   return clocks;
 }
 
-// The choice for a batch-invariant plan is that for a large batch, whatever the batch.
 double heads_of(const AttentionProblem& problem) {
-  constexpr int64_t kLargeBatch = 1024;
-  const int64_t batch = problem.batch_invariant ? kLargeBatch : problem.sizes.batch;
-  return static_cast<double>(batch) * static_cast<double>(problem.sizes.heads_q);
+  return static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q);
+}
+
+// What a batch-invariant plan is chosen by: neither the batch nor the bounds of its lengths, which
+// the longest sequence sets.
+AttentionProblem without_batch(AttentionProblem problem) {
+  problem.sizes.batch = 64;
+  problem.sizes.seqlen_q = problem.sizes.seqlen_k = 4096;
+  return problem;
 }
 
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
@@ -98,8 +105,9 @@ UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config
   return times;
 }
 
-double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
+double predicted_us(const AttentionProblem& asked, const KernelConfig& config,
                     const DeviceInfo& device) {
+  const AttentionProblem problem = asked.batch_invariant ? without_batch(asked) : asked;
   const BlockClocks clocks = block_clocks(config);
   const Blocks blocks = count_blocks(problem, config);
   const double block = clocks_of_block(config, clocks);
@@ -113,11 +121,8 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                                                           static_cast<int64_t>(device.cores))) *
                                  longest
                            : average + longest / 2;
-  const double compute = us_of(std::max(waves, average), device);
-  if (problem.batch_invariant) {
-    return kLaunchUs + compute;
-  }
-  return kLaunchUs + std::max(compute, count_work(problem).bytes / (device.memory_gbps * 1e3));
+  const double memory = count_work(problem).bytes / (device.memory_gbps * 1e3);
+  return kLaunchUs + std::max(us_of(std::max(waves, average), device), memory);
 }
 
 }  // namespace rowmax::plan

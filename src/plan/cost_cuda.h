@@ -17,7 +17,8 @@ struct UnitTimes {
 UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config,
                      const DeviceInfo& device);
 
-// The time of the kernel, in us: what the planner ranks by.
+// The time of the kernel, in us: what the planner ranks by. For a batch-invariant problem it is
+// that of a fixed batch and length.
 double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                     const DeviceInfo& device);
 

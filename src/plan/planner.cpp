@@ -369,6 +369,12 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   if (device.kind != "cpu" && !is_gpu(device)) {
     return Status::invalid(fmt::format("device kind is '{}'; accepted: cpu, cuda", device.kind));
   }
+  if (is_gpu(device) &&
+      (device.cores <= 0 || !(device.clock_ghz > 0.0) || !(device.memory_gbps > 0.0))) {
+    return Status::invalid(
+        fmt::format("device {}: {} multiprocessors, {} GHz, {} GB/s; accepted: positive numbers",
+                    device.name, device.cores, device.clock_ghz, device.memory_gbps));
+  }
   const std::optional<Isa> isa = parse_isa(device);
   if (!isa && is_gpu(device)) {
     return Status::unsupported(

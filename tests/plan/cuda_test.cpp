@@ -200,6 +200,21 @@ TEST(Cuda, BatchInvariantPlansUseOneKernelForEveryBatch) {
       EXPECT_EQ(kernel(batch), kernel(1)) << shape << ", batch " << batch;
     }
   }
+  // The bounds of the lengths come from the longest sequence of the batch.
+  const char* const shorter = "forward bf16 b8 h8 s300 d128 ragged_q=900 ragged_k=900 invariant";
+  const char* const longer = "forward bf16 b8 h8 s8000 d128 ragged_q=9000 ragged_k=9000 invariant";
+  EXPECT_EQ(plan_of(shorter)->kernel(), plan_of(longer)->kernel());
+}
+
+TEST(Cuda, DevicesWithoutNumbersAreRefused) {
+  for (const int field : {0, 1, 2}) {
+    DeviceInfo device = h200();
+    (field == 0 ? device.clock_ghz : field == 1 ? device.memory_gbps : device.clock_ghz) = 0.0;
+    device.cores = field == 2 ? 0 : device.cores;
+    const Result<Plan> plan =
+        make_plan_with(problem_of("forward bf16 b1 h1 s64 d64"), device, {}, all_backends());
+    EXPECT_EQ(plan.status().code(), StatusCode::kInvalidArgument);
+  }
 }
 
 // The counter of tiles, whatever the size and the thread count.

@@ -93,8 +93,11 @@ Status check_operands(const AttentionArgs& args) {
   return {};
 }
 
-// The device that holds a pointer, or why none does.
-Result<int> device_of(const char* name, const void* data) {
+// OK when `data` is memory of this device; null is an absent tensor.
+Status check_device(const char* name, const void* data, int device) {
+  if (data == nullptr) {
+    return {};
+  }
   cudaPointerAttributes attributes = {};
   if (Status status =
           cuda_status(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
@@ -104,7 +107,48 @@ Result<int> device_of(const char* name, const void* data) {
   if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged) {
     return Status::invalid(std::string(name) + ": in host memory; accepted: memory of a GPU");
   }
-  return attributes.device;
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device != device) {
+    return Status::invalid(std::string(name) + ": on device " + std::to_string(attributes.device) +
+                           "; accepted: device " + std::to_string(device) + ", which holds out");
+  }
+  return {};
+}
+
+// Every tensor and the workspace on one device.
+Status check_devices(const KernelLaunch& launch, int device) {
+  const AttentionArgs& args = *launch.args;
+  const struct {
+    const char* name;
+    const void* data;
+  } tensors[] = {{"out", args.out.data},
+                 {"q", args.q.data},
+                 {"k", args.k.data},
+                 {"v", args.v.data},
+                 {"lse", args.lse.data},
+                 {"cu_seqlens_q", args.sequence.cu_q.data},
+                 {"cu_seqlens_k", args.sequence.cu_k.data},
+                 {"seqused_q", args.sequence.used_q.data},
+                 {"seqused_k", args.sequence.used_k.data},
+                 {"slopes", args.score.slopes},
+                 {"sinks", args.score.sinks},
+                 {"workspace", launch.next_item}};
+  for (const auto& tensor : tensors) {
+    if (Status status = check_device(tensor.name, tensor.data, device); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+// The device that holds a pointer; host memory counts as the current one and is refused later.
+Result<int> device_of(const void* data) {
+  cudaPointerAttributes attributes = {};
+  if (Status status =
+          cuda_status(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+      !status.ok()) {
+    return status;
+  }
+  return attributes.device >= 0 ? attributes.device : 0;
 }
 
 Result<DeviceInfo> device_info(int ordinal) {
@@ -146,9 +190,12 @@ Status enqueue_plan(const detail::PlanData& plan, const KernelLaunch& launch) {
   if (args.out.data == nullptr) {
     return {};  // no rows
   }
-  const Result<int> device = device_of("out", args.out.data);
+  const Result<int> device = device_of(args.out.data);
   if (!device.ok()) {
     return device.status();
+  }
+  if (Status status = check_devices(launch, *device); !status.ok()) {
+    return status;
   }
   if (architecture(*device) != plan.device.isa) {
     return Status::invalid("out: on a GPU of architecture " + architecture(*device) +

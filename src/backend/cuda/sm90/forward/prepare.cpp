@@ -66,6 +66,10 @@ class MapEncoder {
     steps.head = shape.heads > 1 && tensor.head != 0;
     steps.batch = shape.batch > 1 && tensor.batch != 0;
     const bool moves_seq = shape.seq > 1;
+    if (moves_seq && tensor.seq == 0) {
+      return Status::unsupported(std::string(kernel_) + ": " + name +
+                                 ": its sequence stride is 0; accepted: rows of their own");
+    }
     const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(shape.dim),
                                  static_cast<cuuint64_t>(steps.head ? shape.heads : 1),
                                  static_cast<cuuint64_t>(std::max<int64_t>(shape.seq, 1)),
@@ -175,6 +179,9 @@ int64_t key_blocks(const AttentionArgs& args, const ForwardConfig& config, int64
 // whichever needs fewer products. Packing shortens the tiles' spans of positions: fewer rows past
 // the end of a short sequence, fewer masked keys on a diagonal.
 int choose_pack(const AttentionArgs& args, const ForwardConfig& config) {
+  if (args.q.head == 0) {
+    return 1;  // heads that share the memory of Q are no axis of its map
+  }
   const int64_t group = args.shape.heads_q / args.shape.heads_kv;
   int64_t pack = std::min<int64_t>(group, config.tile_q);
   while (group % pack != 0) {
@@ -244,10 +251,11 @@ Status encode_maps(const AttentionArgs& args, const ForwardConfig& config, const
   out.dim = shape.head_dim_v;
   TensorArg key = args.k;
   TensorArg value = args.v;
-  if (k.seq == 0) {  // no key is ever used: any readable address serves
+  if (k.seq == 0) {  // no key is ever used: any readable row serves, here one of Q
     key.data = args.q.data;
     value.data = args.q.data;
     k.seq = v.seq = k.heads = v.heads = k.batch = v.batch = 1;
+    v.dim = std::min(shape.head_dim, shape.head_dim_v);
   }
   if (Status status = encode("q", args.q, q, params.q, params.q_steps); !status.ok()) {
     return status;

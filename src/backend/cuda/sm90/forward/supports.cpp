@@ -30,7 +30,8 @@ const ForwardConfig* find_row(const char* name) {
 }
 
 // Positions, and sums of a position and a band's bound, are 32-bit in the kernel.
-constexpr int64_t kMaxLength = int64_t{1} << 30;
+// A bound saturates at 2^30, and a tile adds at most 256 rows and a block of keys to it.
+constexpr int64_t kMaxLength = (int64_t{1} << 30) - 1024;
 // The copy engine moves 16 bytes: 8 elements.
 constexpr int64_t kDimMultiple = 8;
 
