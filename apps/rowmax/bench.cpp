@@ -253,6 +253,12 @@ int run(const Options& options) {
   }
   const std::vector<testkit::Case> cases = read_cases(options.cases, options.suite, "bench");
   if (const DeviceInfo device = require(find_device(options.device)); device.kind != "cpu") {
+    if (!options.device.starts_with("cuda")) {
+      bad_input(
+          fmt::format("--device is '{}', a model for rowmax explain; accepted: cpu, cuda, "
+                      "cuda:N",
+                      options.device));
+    }
     if (!options.baseline.empty() || !options.plot.empty() || options.limits.check) {
       bad_input("--baseline, --plot and --check are for the CPU; on a GPU: rowmax verify --device");
     }
@@ -307,7 +313,7 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--baseline", options->baseline, "also time this implementation: naive");
   app.add_option("--baseline-seconds", options->limits.baseline_seconds,
                  "longest predicted call of the baseline that is run")
-      ->check(CLI::NonNegativeNumber);
+      ->check(check_seconds);
   app.add_option("--device", options->device, "cpu (default), cuda or cuda:N");
   app.add_flag("--every-kernel", options->every_kernel,
                "on a GPU: every kernel that serves a case, not the planner's choice alone");
@@ -316,9 +322,9 @@ Verb add_bench(CLI::App& app) {
   app.add_option("--rounds", options->limits.rounds, "rounds")->check(CLI::Range(1, 10000));
   app.add_option("--case-seconds", options->limits.case_seconds,
                  "fewer rounds, at least one, where they would take longer")
-      ->check(CLI::NonNegativeNumber);
+      ->check(check_seconds);
   app.add_option("--round-seconds", options->limits.round_seconds, "shortest round of one side")
-      ->check(CLI::NonNegativeNumber);
+      ->check(check_seconds);
   app.add_flag("--check", options->limits.check, "also the error against the fp64 reference");
   app.footer(kFooter);
   return [options] { return run(*options); };

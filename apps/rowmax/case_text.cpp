@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <sstream>
 #include <string_view>
 
@@ -76,6 +78,15 @@ std::string suite_names(const std::string& extra) {
     names += suite.name;
   }
   return extra.empty() ? names : names + ", " + extra;
+}
+
+std::string check_seconds(const std::string& text) {
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  const bool number = end != text.c_str() && *end == '\0';
+  return number && std::isfinite(seconds) && seconds >= 0.0
+             ? ""
+             : fmt::format("is '{}'; accepted: seconds, finite and not negative", text);
 }
 
 }  // namespace rowmax::app

@@ -22,4 +22,7 @@ std::vector<testkit::Case> read_cases(const std::vector<std::string>& arguments,
 // "smoke, ci, ..." and `extra`.
 std::string suite_names(const std::string& extra = "");
 
+// Empty for a finite number that is not negative, else what is accepted: a check of options.
+std::string check_seconds(const std::string& text);
+
 }  // namespace rowmax::app

@@ -335,6 +335,11 @@ int run_fuzz(Options options) {
 
 int run(Options options) {
   options.device = require(find_device(options.device_name));
+  if (options.device.kind != "cpu" && !options.device_name.starts_with("cuda")) {
+    bad_input(
+        fmt::format("--device is '{}', a model for rowmax explain; accepted: cpu, cuda, cuda:N",
+                    options.device_name));
+  }
   const bool fuzz = options.suite == kFuzzSuite && options.cases.empty();
   return fuzz ? run_fuzz(options) : run_cases(options);
 }
@@ -364,8 +369,7 @@ Verb add_verify(CLI::App& app) {
   app.add_option("--seed", options->seed, "fuzz: seed of the generator");
   app.add_option("--count", options->count, "fuzz: number of cases")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_option("--seconds", options->seconds, "fuzz: stop after this time")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--seconds", options->seconds, "fuzz: stop after this time")->check(check_seconds);
   app.add_flag("--json", options->json, "one JSON object instead of text");
   app.footer(kFooter);
   return [options] { return run(*options); };

@@ -48,6 +48,7 @@ struct KernelConfig {
   int stages = 0;      // K and V tiles in flight
   int warpgroups = 0;  // consumer warpgroups
   MaskClass mask = MaskClass::kBanded;
+  bool score_options = true;  // softcap, ALiBi, any scale, O in fp32; false: none of them
 };
 
 // What the planner decided for one step. Depends on sizes and tiles only, never on threads.

@@ -75,14 +75,6 @@ double heads_of(const AttentionProblem& problem) {
   return static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q);
 }
 
-// What a batch-invariant plan is chosen by: neither the batch nor the bounds of its lengths, which
-// the longest sequence sets.
-AttentionProblem without_batch(AttentionProblem problem) {
-  problem.sizes.batch = 64;
-  problem.sizes.seqlen_q = problem.sizes.seqlen_k = 4096;
-  return problem;
-}
-
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
   const double share = kMatrixShare[std::clamp(config.warpgroups, 1, 4)];
   return std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
@@ -105,9 +97,16 @@ UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config
   return times;
 }
 
-double predicted_us(const AttentionProblem& asked, const KernelConfig& config,
+AttentionProblem ranked_problem(AttentionProblem problem) {
+  if (problem.batch_invariant) {
+    problem.sizes.batch = 64;
+    problem.sizes.seqlen_q = problem.sizes.seqlen_k = 4096;
+  }
+  return problem;
+}
+
+double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                     const DeviceInfo& device) {
-  const AttentionProblem problem = asked.batch_invariant ? without_batch(asked) : asked;
   const BlockClocks clocks = block_clocks(config);
   const Blocks blocks = count_blocks(problem, config);
   const double block = clocks_of_block(config, clocks);

@@ -255,7 +255,8 @@ std::string choice_reason(const Request& request, const Candidate& won, size_t s
     return "forced by name";
   }
   if (is_gpu(request.device)) {
-    return fmt::format("least predicted time, {:.1f} us", won.predicted_us);
+    return fmt::format("least predicted time, {:.1f} us{}", won.predicted_us,
+                       request.problem.batch_invariant ? " (of a fixed batch and length)" : "");
   }
   if (serving == 1) {
     return "the only kernel that serves the problem";
@@ -400,7 +401,8 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     if (status.ok()) {
       serving.push_back(candidate);
       if (is_gpu(device)) {
-        serving.back().predicted_us = plan::predicted_us(problem, candidate.kernel->config, device);
+        serving.back().predicted_us =
+            plan::predicted_us(plan::ranked_problem(problem), candidate.kernel->config, device);
       }
     } else {
       declined.push_back({candidate.kernel->config.name, status.message(), false});
@@ -427,7 +429,9 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   }
   data.value().declined = std::move(declined);
   data.value().choice = choice_reason(request, winner, serving.size());
-  data.value().predicted_us = winner.predicted_us;
+  if (is_gpu(device)) {
+    data.value().predicted_us = plan::predicted_us(problem, winner.kernel->config, device);
+  }
   return Plan(std::make_shared<const PlanData>(std::move(data).value()));
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "api/backends.h"
+#include "tensor_copy.h"
 #include "testkit/random.h"
 
 namespace rowmax {
@@ -93,19 +94,7 @@ Status DenseRun::run(const std::string& kernel, int threads) {
     out.assign(out.size(), nan);
     lse.assign(lse.size(), nan);
   }
-  PlanOptions options;
-  options.force_kernel = kernel;
-  const Result<Plan> plan = make_plan(problem, host_device(), options);
-  if (!plan.ok()) {
-    return plan.status();
-  }
-  const size_t bytes = (plan->workspace_bytes(threads) + 63) / 64 * 64 + 64;
-  const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, bytes),
-                                                              &std::free);
-  std::memset(workspace.get(), 0xff, bytes);  // NaN
-  ExecuteOptions execute_options;
-  execute_options.threads = threads;
-  return execute(*plan, tensors, workspace.get(), bytes, execute_options);
+  return run_on(problem, tensors, kernel, threads);
 }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

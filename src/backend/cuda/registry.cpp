@@ -25,6 +25,7 @@ constexpr KernelEntry forward_entry(const char* name, const ForwardConfig& row) 
   config.stages = row.stages;
   config.warpgroups = row.warpgroups;
   config.mask = row.mask;
+  config.score_options = row.options == Options::kAll;
   entry.supports = supports;
   return entry;
 }

@@ -1,6 +1,5 @@
 #include "backend/cuda/sm90/forward/supports.h"
 
-#include <cstring>
 #include <string>
 
 #include "backend/cuda/sm90/forward/config.h"
@@ -8,29 +7,8 @@
 namespace rowmax::cuda::sm90 {
 namespace {
 
-struct NamedRow {
-  const char* name;
-  ForwardConfig config;
-};
-
-#define ROWMAX_INSTANCE(name, ...) NamedRow{#name, ForwardConfig{__VA_ARGS__}},
-constexpr NamedRow kRows[] = {
-#include "backend/cuda/sm90/forward/instances.def"
-};
-#undef ROWMAX_INSTANCE
-
-// The full row of the planner's config.
-const ForwardConfig* find_row(const char* name) {
-  for (const NamedRow& row : kRows) {
-    if (std::strcmp(row.name, name) == 0) {
-      return &row.config;
-    }
-  }
-  return nullptr;
-}
-
-// Positions, and sums of a position and a band's bound, are 32-bit in the kernel.
-// A bound saturates at 2^30, and a tile adds at most 256 rows and a block of keys to it.
+// Positions, and sums of a position and a band's bound, are 32-bit in the kernel:
+// a bound saturates at 2^30, and a tile adds at most 256 rows and a block of keys to it.
 constexpr int64_t kMaxLength = (int64_t{1} << 30) - 1024;
 // The copy engine moves 16 bytes: 8 elements.
 constexpr int64_t kDimMultiple = 8;
@@ -71,8 +49,7 @@ Status check_score(const AttentionProblem& problem) {
 }
 
 Status check_options(const AttentionProblem& problem, const KernelConfig& config) {
-  const ForwardConfig* row = find_row(config.name);
-  if (row == nullptr || row->options == Options::kAll) {
+  if (config.score_options) {
     return {};
   }
   if (problem.score.softcap != 0.0) {
