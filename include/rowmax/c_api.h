@@ -119,7 +119,7 @@ typedef struct rowmax_problem {
   int64_t band_left;
   int64_t band_right;
   double scale;   /* 0: 1 / sqrt(head_dim) */
-  double softcap; /* 0: none */
+  double softcap; /* 0: none; else 1e-30 to 1e30 */
   rowmax_broadcast mask;
   rowmax_broadcast bias;
   int32_t alibi;

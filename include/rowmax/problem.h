@@ -104,7 +104,7 @@ struct BroadcastShape {
 // Everything that changes a score after the product, besides the band.
 struct ScoreOptions {
   double scale = 0.0;    // 0: 1 / sqrt(head_dim)
-  double softcap = 0.0;  // 0: none
+  double softcap = 0.0;  // 0: none; else 1e-30 to 1e30
   BroadcastShape mask;   // boolean, true = visible
   BroadcastShape bias;   // additive, converted by value
   bool alibi = false;    // slopes (Hq) or (B, Hq), fp32

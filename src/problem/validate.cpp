@@ -179,12 +179,17 @@ Status check_broadcast(const char* name, const BroadcastShape& shape) {
   return {};
 }
 
+// Kernels hold the softcap, its inverse and the slope of its tanh in fp32.
+constexpr double kLeastSoftcap = 1e-30;
+constexpr double kMostSoftcap = 1e30;
+
 Status check_score(const ScoreOptions& score) {
   if (!std::isfinite(score.scale)) {
     return broken("scale", score.scale, "a finite number (0: 1 / sqrt(head_dim))");
   }
-  if (!std::isfinite(score.softcap) || score.softcap < 0.0) {
-    return broken("softcap", score.softcap, "a finite number of at least 0 (0: none)");
+  // Written so that NaN fails too.
+  if (score.softcap != 0.0 && !(score.softcap >= kLeastSoftcap && score.softcap <= kMostSoftcap)) {
+    return broken("softcap", score.softcap, "0 (none), 1e-30 to 1e30");
   }
   if (Status status = check_broadcast("mask", score.mask); !status.ok()) {
     return status;

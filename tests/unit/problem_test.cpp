@@ -228,6 +228,13 @@ TEST(ProblemRules, RaggedBoundsMayBeLoose) {
   EXPECT_TRUE(validate(parsed(fewer)).ok()) << validate(parsed(fewer)).message();
 }
 
+TEST(ProblemRules, EndsOfTheSoftcapAreLegal) {
+  for (const char* softcap : {"0", "1e-30", "1e30"}) {
+    const std::string line = std::string("backward f32 s4 d8 softcap=") + softcap;
+    EXPECT_TRUE(validate(parsed(line)).ok()) << line << ": " << validate(parsed(line)).message();
+  }
+}
+
 TEST(ProblemRules, BlockMaskIsLegal) {
   EXPECT_TRUE(validate(parsed("forward f32 h1 s8 d8 blockmask")).ok());
 }
@@ -265,7 +272,10 @@ TEST(ProblemRules, BrokenRulesNameTheArgument) {
       {"forward f32 s4 d8 scale=inf", "scale is inf"},
       {"forward f32 s4 d8 scale=nan", "scale is nan"},
       {"forward f32 s4 d8 softcap=-1", "softcap is -1"},
-      {"forward f32 s4 d8 softcap=inf", "softcap is inf"},
+      {"forward f32 s4 d8 softcap=inf", "softcap is inf; accepted: 0 (none), 1e-30 to 1e30"},
+      {"forward f32 s4 d8 softcap=nan", "softcap is nan"},
+      {"forward bf16 s4 d8 softcap=9.9e-31", "softcap is 9.9e-31; accepted: 0 (none), 1e-30 to"},
+      {"backward f64 s4 d8 softcap=1.1e30", "softcap is 1.1e+30; accepted: 0 (none), 1e-30 to"},
       {"forward f32 s4 d8 bias=i32:h", "bias dtype is i32"},
       {"forward f32 s4 d8 dropout=1.5", "dropout_p is 1.5"},
       {"forward f32 s4 d8 dropout=-0.1", "dropout_p is -0.1"},
