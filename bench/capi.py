@@ -2,6 +2,7 @@
 import ctypes
 import os
 import re
+import subprocess
 
 DTYPES = {"f64": 0, "f32": 1, "bf16": 2, "f16": 3, "i32": 5}
 
@@ -113,6 +114,17 @@ def load_library(build):
                                             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     library.rowmax_version.restype = ctypes.c_char_p
     return library
+
+
+def commit(folder=os.path.dirname(os.path.abspath(__file__))):
+    """Short hash of the git tree that holds `folder`, with "-dirty" when its tracked files differ; None
+    outside git."""
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return None
+    return result.stdout.strip() or None if result.returncode == 0 else None
 
 
 def visible_pairs(sq, sk, causal):

@@ -18,7 +18,7 @@ import re
 import statistics
 import time
 
-from capi import Call, load_library, view, visible_pairs
+from capi import Call, commit, load_library, view, visible_pairs
 
 
 def load_yardstick(build):
@@ -212,7 +212,7 @@ def main():
     import torch  # after the arguments, so that --help needs no torch
     torch.set_num_threads(args.threads)
     library, yardstick = load_library(args.build), load_yardstick(args.build)
-    head = {"date": datetime.date.today().isoformat(), "threads": args.threads,
+    head = {"date": datetime.date.today().isoformat(), "commit": commit(), "threads": args.threads,
             "rounds": args.rounds, "machine": machine(), "torch": torch.__version__,
             "rowmax": library.rowmax_version().decode()}
     print(json.dumps(head))
