@@ -1,6 +1,8 @@
 #include "testkit/case.h"
 
+#include <algorithm>
 #include <charconv>
+#include <set>
 
 namespace rowmax::testkit {
 namespace {
@@ -46,25 +48,92 @@ bool parse_kind(std::string_view text, int count, Kind* kind) {
   return false;
 }
 
-// Whether `word` is one of the case's own words; `well_formed` says whether its value is.
-bool take_word(std::string_view word, Case* spec, bool* well_formed) {
-  const auto value_of = [word](std::string_view prefix) { return word.substr(prefix.size()); };
-  if (word.starts_with("seed")) {
-    *well_formed = parse_integer(value_of("seed"), &spec->seed);
-  } else if (word.starts_with("inputs=")) {
-    *well_formed = parse_kind(value_of("inputs="), kInputKindCount, &spec->inputs);
-  } else if (word.starts_with("strides=")) {
-    *well_formed = parse_kind(value_of("strides="), kStrideKindCount, &spec->strides);
-  } else if (word.starts_with("lengths=")) {
-    *well_formed = parse_kind(value_of("lengths="), kLengthKindCount, &spec->lengths);
-  } else if (word.starts_with("qlens=")) {
-    *well_formed = parse_list(value_of("qlens="), &spec->query_lengths);
-  } else if (word.starts_with("klens=")) {
-    *well_formed = parse_list(value_of("klens="), &spec->key_lengths);
-  } else {
-    return false;
+// A word of the case's own: what it starts with, its fact and how its value is read.
+struct OwnWord {
+  std::string_view prefix;
+  const char* fact;
+  bool (*parse)(std::string_view value, Case* spec);
+};
+
+constexpr OwnWord kOwnWords[] = {
+    {"seed", "seed",
+     [](std::string_view value, Case* spec) { return parse_integer(value, &spec->seed); }},
+    {"inputs=", "inputs",
+     [](std::string_view value, Case* spec) {
+       return parse_kind(value, kInputKindCount, &spec->inputs);
+     }},
+    {"strides=", "strides",
+     [](std::string_view value, Case* spec) {
+       return parse_kind(value, kStrideKindCount, &spec->strides);
+     }},
+    {"lengths=", "lengths",
+     [](std::string_view value, Case* spec) {
+       return parse_kind(value, kLengthKindCount, &spec->lengths);
+     }},
+    {"qlens=", "qlens",
+     [](std::string_view value, Case* spec) { return parse_list(value, &spec->query_lengths); }},
+    {"klens=", "klens",
+     [](std::string_view value, Case* spec) { return parse_list(value, &spec->key_lengths); }},
+};
+
+const OwnWord* own_word(std::string_view word) {
+  for (const OwnWord& own : kOwnWords) {
+    if (word.starts_with(own.prefix)) {
+      return &own;
+    }
   }
-  return true;
+  return nullptr;
+}
+
+// Takes one word of the case's own; `facts` holds those that were stated before.
+Status take_own_word(const OwnWord& own, std::string_view word, std::set<std::string>* facts,
+                     Case* spec) {
+  if (!own.parse(word.substr(own.prefix.size()), spec)) {
+    return Status::invalid("word '" + std::string(word) +
+                           "' is malformed; accepted words: docs/testing.md, \"Cases\"");
+  }
+  return facts->insert(own.fact).second ? Status()
+                                        : Status::invalid("word '" + std::string(word) +
+                                                          "': " + own.fact + " is stated twice");
+}
+
+Status no_effect(const char* word, const char* why) {
+  return Status::invalid(std::string("word '") + word + "' has no effect: " + why);
+}
+
+// Whether a side of the case has lengths of its own, and whether some of them are drawn.
+bool has_lengths(bool ragged, bool used) { return ragged || used; }
+bool draws_lengths(bool ragged, bool used, const std::vector<int64_t>& given) {
+  return given.empty() ? ragged || used : ragged && used;
+}
+
+bool alignment_matters(const AttentionProblem& p) { return !p.band.is_full() || p.score.alibi; }
+
+bool lengths_matter(const Case& spec) {
+  const Storage& s = spec.problem.storage;
+  return draws_lengths(s.query == Source::kRagged, s.seqused_q, spec.query_lengths) ||
+         draws_lengths(s.key == Source::kRagged, s.seqused_k, spec.key_lengths);
+}
+
+bool dlse_matters(const AttentionProblem& p) {
+  const Gradients& g = p.gradients;
+  return g.dq || g.dk || g.dbias || g.dsinks || g.dslopes;
+}
+
+Status check_own_words(const Case& spec, const std::set<std::string>& facts) {
+  const Storage& s = spec.problem.storage;
+  if (!spec.query_lengths.empty() && !has_lengths(s.query == Source::kRagged, s.seqused_q)) {
+    return no_effect("qlens", "query lengths need ragged_q or used_q");
+  }
+  if (!spec.key_lengths.empty() && !has_lengths(s.key == Source::kRagged, s.seqused_k)) {
+    return no_effect("klens", "key lengths need ragged_k or used_k");
+  }
+  if (facts.count("lengths") != 0 && !lengths_matter(spec)) {
+    return no_effect("lengths",
+                     "no length is drawn; it needs ragged_q, ragged_k, used_q or used_k without "
+                     "qlens and klens");
+  }
+  return {};
 }
 
 Status check_list(const std::vector<int64_t>& lengths, int64_t batch, const char* name) {
@@ -116,9 +185,31 @@ std::string to_string(const Case& spec) {
   return text;
 }
 
+Status check_words(const AttentionProblem& problem) {
+  if (problem.band.alignment == Alignment::kTopLeft && !alignment_matters(problem)) {
+    return no_effect("topleft", "it aligns a band or ALiBi; needed: causal, window or alibi");
+  }
+  if (problem.gradients.dlse && !dlse_matters(problem)) {
+    return no_effect("dlse", "a gradient of the LSE reaches every gradient but dv");
+  }
+  return {};
+}
+
+void drop_idle_words(Case* spec) {
+  AttentionProblem& problem = spec->problem;
+  if (!alignment_matters(problem)) {
+    problem.band.alignment = Alignment::kBottomRight;
+  }
+  problem.gradients.dlse = problem.gradients.dlse && dlse_matters(problem);
+  if (!lengths_matter(*spec)) {
+    spec->lengths = LengthKind::kRandom;
+  }
+}
+
 Result<Case> parse_case(std::string_view text) {
   Case spec;
   std::string problem_words;
+  std::set<std::string> facts;
   while (!text.empty()) {
     const size_t begin = text.find_first_not_of(" \t\r\n");
     if (begin == std::string_view::npos) {
@@ -128,12 +219,11 @@ Result<Case> parse_case(std::string_view text) {
     const size_t size = std::min(text.find_first_of(" \t\r\n"), text.size());
     const std::string_view word = text.substr(0, size);
     text.remove_prefix(size);
-    bool well_formed = true;
-    if (!take_word(word, &spec, &well_formed)) {
+    const OwnWord* own = own_word(word);
+    if (own == nullptr) {
       problem_words += (problem_words.empty() ? "" : " ") + std::string(word);
-    } else if (!well_formed) {
-      return Status::invalid("word '" + std::string(word) +
-                             "' is malformed; accepted words: docs/testing.md, \"Cases\"");
+    } else if (Status status = take_own_word(*own, word, &facts, &spec); !status.ok()) {
+      return status;
     }
   }
   Result<AttentionProblem> problem = parse_problem(problem_words);
@@ -141,11 +231,13 @@ Result<Case> parse_case(std::string_view text) {
     return problem.status();
   }
   spec.problem = *problem;
-  if (Status status = check_list(spec.query_lengths, problem->sizes.batch, "qlens"); !status.ok()) {
-    return status;
-  }
-  if (Status status = check_list(spec.key_lengths, problem->sizes.batch, "klens"); !status.ok()) {
-    return status;
+  const int64_t batch = problem->sizes.batch;
+  for (const Status& status : {check_list(spec.query_lengths, batch, "qlens"),
+                               check_list(spec.key_lengths, batch, "klens"),
+                               check_own_words(spec, facts), check_words(*problem)}) {
+    if (!status.ok()) {
+      return status;
+    }
   }
   return spec;
 }

@@ -56,7 +56,17 @@ struct Case {
 };
 
 std::string to_string(const Case& spec);
+
+// Reads a case. Each fact may be stated once, and a word whose request the case cannot honour is
+// refused: qlens without ragged or used query lengths, and what check_words refuses.
 Result<Case> parse_case(std::string_view text);
+
+// Refuses words of a problem that change nothing: topleft without a band or ALiBi, dlse where only
+// dv is computed.
+Status check_words(const AttentionProblem& problem);
+
+// Takes from a drawn case what parse_case would refuse as having no effect.
+void drop_idle_words(Case* spec);
 
 // One case a line; empty lines and lines that start with # are skipped.
 Result<std::vector<Case>> parse_cases(std::string_view text);

@@ -175,9 +175,8 @@ const char* band_name(const Band& band) {
                                                                        : "band window";
 }
 
-}  // namespace
-
-Case random_case(Random* random) {
+// A valid case; some of its words may have no effect.
+Case draw_case(Random* random) {
   constexpr DType kTypes[] = {DType::kF32, DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
   for (;;) {
     Case spec;
@@ -207,13 +206,21 @@ Case random_case(Random* random) {
   }
 }
 
+}  // namespace
+
+Case random_case(Random* random) {
+  Case spec = draw_case(random);
+  drop_idle_words(&spec);
+  return spec;
+}
+
 Case random_gpu_case(Random* random) {
   constexpr int64_t kHeadDims[] = {8, 40, 64, 64, 72, 80, 96, 128, 128, 160, 192, 256};
   constexpr StrideKind kStrides[] = {StrideKind::kContiguous, StrideKind::kFusedQkv,
                                      StrideKind::kBhsd, StrideKind::kBroadcastKv,
                                      StrideKind::kAligned};
   for (;;) {
-    Case spec = random_case(random);
+    Case spec = draw_case(random);
     AttentionProblem& p = spec.problem;
     Sizes& s = p.sizes;
     p.op = Op::kForward;
@@ -237,6 +244,7 @@ Case random_gpu_case(Random* random) {
     p.storage.seqused_k = random->chance(0.3);
     spec.strides = pick(random, kStrides);
     if (validate(p).ok()) {
+      drop_idle_words(&spec);
       return spec;
     }
   }

@@ -3,8 +3,12 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "testkit/arena.h"
+#include "testkit/case.h"
+#include "testkit/fuzz.h"
 #include "testkit/inputs.h"
 #include "testkit/judge.h"
 #include "testkit/numerics.h"
@@ -63,6 +67,69 @@ TEST(Judge, RejectsARowThatWasNotWritten) {
   const std::unique_ptr<CaseInputs> inputs = std::move(CaseInputs::create(spec).value());
   for (const OutputReport& report : judge_outputs(spec.problem, inputs->args())) {
     EXPECT_FALSE(report.passed()) << to_string(report.output);
+  }
+}
+
+// ---- case texts ---------------------------------------------------------------------------------
+
+void expect_refused(const std::string& words, const std::string& message) {
+  const Result<Case> spec = parse_case(words);
+  ASSERT_FALSE(spec.ok()) << words;
+  EXPECT_EQ(spec.status().code(), StatusCode::kInvalidArgument) << words;
+  EXPECT_NE(spec.status().message().find(message), std::string::npos)
+      << words << ": " << spec.status().message();
+}
+
+TEST(CaseText, FactsAreStatedOnce) {
+  const std::string good = "forward f32 b1 h1 s8 d8 ragged_q=8 ragged_k=8";
+  for (const auto& [first, second] :
+       {std::pair("seed1", "seed2"), std::pair("inputs=large", "inputs=equal"),
+        std::pair("strides=bhsd", "strides=bhsd"), std::pair("lengths=one", "lengths=full"),
+        std::pair("qlens=1", "qlens=1"), std::pair("klens=2", "klens=3"), std::pair("d8", "d8"),
+        std::pair("causal", "causal"), std::pair("sinks", "sinks")}) {
+    const std::string text = good + " " + first + " " + second;
+    expect_refused(text, std::string("word '") + second + "': ");
+    expect_refused(text, "is stated twice");
+  }
+}
+
+TEST(CaseText, WordsWithoutEffectAreRefused) {
+  const std::string forward = "forward f32 b1 h1 s8 d8 ";
+  for (const char* words : {"qlens=1", "ragged_k=8 qlens=1", "used_k qlens=1"}) {
+    expect_refused(forward + words, "word 'qlens' has no effect: query lengths need ragged_q or");
+  }
+  for (const char* words : {"klens=1", "ragged_q=8 klens=1", "used_q klens=1"}) {
+    expect_refused(forward + words, "word 'klens' has no effect: key lengths need ragged_k or");
+  }
+  for (const char* words : {"lengths=random", "lengths=zero", "used_q qlens=1 lengths=one",
+                            "ragged_q=8 ragged_k=8 qlens=8 klens=8 lengths=full"}) {
+    expect_refused(forward + words, "word 'lengths' has no effect: no length is drawn");
+  }
+  expect_refused(forward + "topleft", "word 'topleft' has no effect");
+  expect_refused(forward + "window=inf,inf topleft", "word 'topleft' has no effect");
+  expect_refused("backward f32 b1 h1 s8 d8 grads=dv dlse", "word 'dlse' has no effect");
+}
+
+TEST(CaseText, WordsWithEffectAreTaken) {
+  for (const char* words :
+       {"used_q qlens=1", "ragged_q=8 qlens=1", "used_k klens=1", "paged=4,2,2 used_k klens=1",
+        "used_q lengths=zero", "ragged_q=8 used_k qlens=1 lengths=one", "alibi topleft",
+        "ragged_q=8 used_q qlens=1 lengths=one", "causal topleft", "window=2,inf topleft"}) {
+    const std::string text = std::string("forward f32 b1 h1 s8 d8 ") + words;
+    const Result<Case> spec = parse_case(text);
+    EXPECT_TRUE(spec.ok()) << text << ": " << spec.status().message();
+  }
+}
+
+// The line that repeats a failure must be one that can be read.
+TEST(CaseText, RandomCasesRoundTrip) {
+  Random random(11);
+  for (int n = 0; n < 2000; ++n) {
+    const std::string text =
+        to_string(n % 2 == 0 ? random_case(&random) : random_gpu_case(&random));
+    const Result<Case> back = parse_case(text);
+    ASSERT_TRUE(back.ok()) << text << ": " << back.status().message();
+    EXPECT_EQ(to_string(*back), text);
   }
 }
 
