@@ -285,6 +285,34 @@ std::vector<Candidate> gather(Op op, const DeviceInfo& device,
   return candidates;
 }
 
+// "forward (31 kernels), decode (2 kernels)": what the backends of a kind of device compute.
+std::string computed_text(const DeviceInfo& device, std::span<const Backend* const> backends) {
+  std::string text;
+  for (const StepKind kind : {StepKind::kForward, StepKind::kDecode, StepKind::kBackward}) {
+    int64_t count = 0;
+    for (const Backend* backend : backends) {
+      count += device.kind == backend->device_kind
+                   ? std::count_if(backend->kernels.begin(), backend->kernels.end(),
+                                   [kind](const auto& entry) { return entry.config.step == kind; })
+                   : 0;
+    }
+    if (count > 0) {
+      text += fmt::format("{}{} ({} kernel{})", text.empty() ? "" : ", ", to_text(kind), count,
+                          count == 1 ? "" : "s");
+    }
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+// Without a candidate there is no declined kernel that would tell why.
+Status nothing_computes(const AttentionProblem& problem, const DeviceInfo& device,
+                        std::span<const Backend* const> backends) {
+  return Status::unsupported(fmt::format(
+      "no kernel serves '{}': no kernel of device {} ({}) computes {}; it has: {}",
+      to_string(problem), device.name.empty() ? device.kind : device.name, device.isa,
+      problem.op == Op::kForward ? "forward" : "backward", computed_text(device, backends)));
+}
+
 Status check_forced(const std::string& forced, const std::vector<Candidate>& candidates) {
   std::string known;
   for (const Candidate& candidate : candidates) {
@@ -294,9 +322,7 @@ Status check_forced(const std::string& forced, const std::vector<Candidate>& can
     known += known.empty() ? "" : ", ";
     known += candidate.kernel->config.name;
   }
-  return forced.empty() ? Status()
-                        : Status::invalid(fmt::format("force_kernel is '{}'; accepted: {}", forced,
-                                                      known.empty() ? "nothing" : known));
+  return Status::invalid(fmt::format("force_kernel is '{}'; accepted: {}", forced, known));
 }
 
 Status nothing_serves(const AttentionProblem& problem,
@@ -390,6 +416,9 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   }
   const Request request{problem, device, *isa, forced_name(options)};
   const std::vector<Candidate> candidates = gather(problem.op, device, backends);
+  if (candidates.empty()) {
+    return nothing_computes(problem, device, backends);
+  }
   if (Status status = check_forced(request.forced, candidates); !status.ok()) {
     return status;
   }

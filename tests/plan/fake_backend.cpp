@@ -87,6 +87,11 @@ const KernelEntry kReferenceRows[] = {
 const Backend kCpu = {"cpu", false, kRows};
 const Backend kCpuWithoutHelpers = {"cpu", false,
                                     std::span(kRows).first(std::size(kRows) - kAvx2Helpers)};
+const Backend kForwardOnly = {"cpu", false, std::span(kRows).first(6)};
+const KernelEntry kGpuRows[] = {
+    {{"gpu_forward", StepKind::kForward, Isa::kSm90, kF32, 128, 128, 0}, supports_all},
+};
+const Backend kGpu = {"cuda", false, kGpuRows, "cuda"};
 const Backend kReference = {"reference", true, kReferenceRows};
 
 }  // namespace
@@ -98,6 +103,11 @@ std::span<const Backend* const> fake_backends() {
 
 std::span<const Backend* const> fake_backends_without_avx2_helpers() {
   static const Backend* const kBackends[] = {&kCpuWithoutHelpers, &kReference};
+  return kBackends;
+}
+
+std::span<const Backend* const> fake_forward_only_backends() {
+  static const Backend* const kBackends[] = {&kForwardOnly, &kGpu};
   return kBackends;
 }
 

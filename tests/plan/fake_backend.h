@@ -16,6 +16,10 @@ std::span<const Backend* const> fake_backends();
 // The same without helper kernels for avx2.
 std::span<const Backend* const> fake_backends_without_avx2_helpers();
 
+// Forward kernels only: three of forward and three of decode of the fake CPU backend, and one of a
+// fake GPU backend.
+std::span<const Backend* const> fake_forward_only_backends();
+
 // A fixed device: "portable" or "avx2".
 DeviceInfo fake_device(const std::string& isa);
 

@@ -161,6 +161,42 @@ TEST(Refuse, NamesEveryKernelWithItsReason) {
   }
 }
 
+// A device without any kernel of the op: the message says what it has instead, also when a kernel
+// is forced.
+TEST(Refuse, SaysWhatTheDeviceComputesInstead) {
+  DeviceInfo gpu = fake_device("sm90");
+  gpu.kind = "cuda";
+  gpu.name = "test gpu";
+  gpu.clock_ghz = gpu.memory_gbps = 1.0;
+  const std::string backward = "backward f32 b1 h8 s512 d64";
+  const std::string forward = "forward f32 b1 h8 s512 d64";
+  const struct {
+    const std::string& line;
+    DeviceInfo device;
+    std::span<const Backend* const> backends;
+    const char* reason;
+  } cases[] = {
+      {backward, fake_device("avx2"), fake_forward_only_backends(),
+       "device test device (avx2) computes backward; it has: forward (3 kernels), decode (3 "
+       "kernels)"},
+      {backward, gpu, fake_forward_only_backends(),
+       "device test gpu (sm90) computes backward; it has: forward (1 kernel)"},
+      {forward, gpu, fake_backends(), "device test gpu (sm90) computes forward; it has: nothing"},
+      {forward,
+       fake_device("avx2"),
+       {},
+       "device test device (avx2) computes forward; it has: nothing"},
+  };
+  for (const auto& c : cases) {
+    for (const char* kernel : {"", "forward_f32_avx2"}) {
+      const Status status =
+          make_plan_with(problem_of(c.line), c.device, forced(kernel), c.backends).status();
+      EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+      EXPECT_EQ(status.message(), "no kernel serves '" + c.line + "': no kernel of " + c.reason);
+    }
+  }
+}
+
 TEST(Refuse, BrokenProblemDeviceAndOptions) {
   const AttentionProblem good = problem_of("forward f32 h8 s512 d64");
   AttentionProblem broken = good;

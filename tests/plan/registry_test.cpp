@@ -133,6 +133,26 @@ TEST(Registry, BlockMasksAreDeclinedByName) {
   }
 }
 
+// Whatever a device lacks, its refusal gives at least one reason.
+TEST(Registry, EveryRefusalHasAReason) {
+  std::vector<DeviceInfo> devices = {fake_device("avx2")};
+  for (const char* name : {"h100", "h200"}) {
+    devices.push_back(find_device(name).value());
+  }
+  for (const DeviceInfo& device : devices) {
+    for (const std::string& line : problem_lines()) {
+      const AttentionProblem problem = problem_of(line);
+      const Result<Plan> plan = make_plan_with(problem, device, {}, all_backends());
+      if (plan.ok()) {
+        continue;
+      }
+      const std::string begin = "no kernel serves '" + to_string(problem) + "'";
+      EXPECT_EQ(plan.status().message().find(begin), 0u) << plan.status().message();
+      EXPECT_GT(plan.status().message().size(), begin.size() + 2) << plan.status().message();
+    }
+  }
+}
+
 TEST(Registry, RowsAreWellFormed) {
   std::set<std::string> names;
   for (const Backend* backend : all_backends()) {
