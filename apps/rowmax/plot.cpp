@@ -150,6 +150,20 @@ std::string draw_legend(const PlotPanel& panel, double left, double top) {
   return out;
 }
 
+// Logarithmic axes have no place for anything else.
+bool has_place(double x, double y) {
+  return std::isfinite(x) && std::isfinite(y) && x > 0.0 && y > 0.0;
+}
+
+PlotPanel with_places_only(PlotPanel panel) {
+  for (PlotSeries& series : panel.series) {
+    std::erase_if(series.points,
+                  [](const auto& point) { return !has_place(point.first, point.second); });
+  }
+  return panel;
+}
+
+// Only points that have a place.
 std::string draw_panel(const PlotPanel& panel, double left, double top) {
   std::set<double> xs;
   double low = 0;
@@ -209,8 +223,8 @@ std::string render_svg(const std::string& title, const std::string& subtitle,
   out += text_at(20, 34, "class=\"title\"", title);
   out += text_at(20, 56, "class=\"subtitle\"", subtitle);
   for (size_t i = 0; i < panels.size(); ++i) {
-    out += draw_panel(panels[i], panel_width * static_cast<double>(i) + kMarginLeft,
-                      kHeader + kMarginTop);
+    out += draw_panel(with_places_only(panels[i]),
+                      panel_width * static_cast<double>(i) + kMarginLeft, kHeader + kMarginTop);
   }
   return out + "</svg>\n";
 }

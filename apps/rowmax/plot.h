@@ -9,7 +9,8 @@ namespace rowmax::app {
 
 struct PlotSeries {
   std::string label;
-  std::vector<std::pair<double, double>> points;  // positive values, x ascending
+  std::vector<std::pair<double, double>>
+      points;  // x ascending; the log axes leave out what is not positive
 };
 
 enum class AxisUnit { kSeconds, kBytes, kRate };

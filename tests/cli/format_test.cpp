@@ -1,6 +1,10 @@
 // Tables, numbers and plots.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <utility>
+
 #include "plot.h"
 #include "table.h"
 
@@ -53,6 +57,19 @@ TEST(Plot, SurvivesASinglePointAndNone) {
       std::string::npos);
   EXPECT_NE(render_svg("t", "", {{"p", "x", AxisUnit::kBytes, {}}}).find("</svg>"),
             std::string::npos);
+}
+
+// Log axes have no place for 0, negative values, NaN and infinities.
+TEST(Plot, LeavesOutWhatHasNoPlace) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const PlotPanel good{"p", "x", AxisUnit::kSeconds, {{"one", {{512, 1e-3}, {1024, 2e-3}}}}};
+  PlotPanel spoiled = good;
+  auto& points = spoiled.series[0].points;
+  for (const auto& point : {std::pair(0.0, 1.0), std::pair(-1.0, 1.0), std::pair(64.0, 0.0),
+                            std::pair(64.0, std::nan("")), std::pair(infinity, 1.0)}) {
+    points.push_back(point);
+  }
+  EXPECT_EQ(render_svg("t", "", {spoiled}), render_svg("t", "", {good}));
 }
 
 }  // namespace
