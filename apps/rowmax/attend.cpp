@@ -1,14 +1,17 @@
 // rowmax attend: attention on the tensors of a file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "attend_input.h"
 #include "check.h"
+#include "option_checks.h"
 #include "rowmax/version.h"
 #include "runner.h"
 #include "safetensors.h"
@@ -184,10 +187,19 @@ void print_text(const AttendOptions& options, const Session& session, int thread
   }
 }
 
-int run(const AttendOptions& options) {
+void refuse_inputs_as_output(const AttendOptions& options) {
+  std::vector<NamedPath> inputs;
+  for (const std::string& file : options.files) {
+    inputs.push_back({"the input", file});
+  }
+  refuse_same_file({"--out", options.out}, inputs);
+}
+
+int attend(const AttendOptions& options) {
   if (options.device != "cpu") {
     bad_input(fmt::format("--device is '{}'; accepted: cpu", options.device));
   }
+  refuse_inputs_as_output(options);
   Progress progress;
   progress.show("reading");
   Session session;
@@ -212,6 +224,15 @@ int run(const AttendOptions& options) {
   return pass ? kExitOk : kExitCheckFailed;
 }
 
+int run(const AttendOptions& options) {
+  try {
+    return attend(options);
+  } catch (const std::bad_alloc&) {
+    throw Failure(kExitInternal, fmt::format("out of memory with the tensors of '{}'",
+                                             fmt::join(options.files, "', '")));
+  }
+}
+
 constexpr const char* kFooter =
     R"(Input: one .safetensors file with tensors q, k, v of shape (batch, seq, heads, head_dim), or
 (total, heads, head_dim) with cu_seqlens (or cu_seqlens_q and cu_seqlens_k); k and v may have
@@ -229,22 +250,30 @@ Examples:
 Verb add_attend(CLI::App& app) {
   auto options = std::make_shared<AttendOptions>();
   app.add_option("files", options->files, "FILE.safetensors, or q.npy k.npy v.npy [do.npy]")
-      ->required();
-  app.add_option("--out", options->out, "write the results to this safetensors file");
+      ->required()
+      ->check(not_empty("the path of a file"));
+  app.add_option("--out", options->out, "write the results to this safetensors file")
+      ->check(not_empty("the path of a file"));
   app.add_flag("--causal", options->causal, "row i sees keys up to its own position");
   app.add_option("--window", options->window,
-                 "LEFT,RIGHT: keys seen to each side, both ends included; -1 or inf is unbounded");
+                 "LEFT,RIGHT: keys seen to each side, both ends included; -1 or inf is unbounded")
+      ->check(not_empty("LEFT,RIGHT, each 0 or more, or -1 or inf for unbounded"));
   app.add_flag("--top-left", options->top_left,
                "tie the diagonal to the first key instead of the last");
-  app.add_option("--scale", options->scale, "factor of q k' (default: 1 / sqrt(head_dim))");
-  app.add_option("--softcap", options->softcap, "scores become C tanh(score / C)");
-  app.add_option("--dtype", options->dtype, "convert the inputs: f32, bf16, f16 or f64");
-  app.add_option("--device", options->device, "where to compute: cpu");
+  app.add_option("--scale", options->scale, "factor of q k' (0, the default: 1 / sqrt(head_dim))")
+      ->check(number());
+  app.add_option("--softcap", options->softcap,
+                 "scores become C tanh(score / C) (0, the default: they do not)")
+      ->check(number());
+  app.add_option("--dtype", options->dtype, "convert the inputs: f32, bf16, f16 or f64")
+      ->check(not_empty("f32, bf16, f16, f64"));
+  app.add_option("--device", options->device, "where to compute: cpu")->check(not_empty("cpu"));
   app.add_option("--threads", options->threads, "threads (0: all; results never depend on it)")
-      ->check(CLI::Range(0, kMaxThreads));
-  app.add_option("--kernel", options->kernel, "force the forward kernel by its exact name");
+      ->check(integer(0, kMaxThreads));
+  app.add_option("--kernel", options->kernel, "force the forward kernel by its exact name")
+      ->check(not_empty("the name of a kernel"));
   app.add_option("--repeat", options->repeat, "runs; the median time is reported")
-      ->check(CLI::Range(1, 1000000));
+      ->check(integer(1, 1000000));
   app.add_flag("--backward", options->backward, "also the gradients dq, dk, dv from 'do'");
   app.add_flag("--check", options->check, "compare with the fp64 reference");
   app.add_flag("--json", options->json, "one JSON object instead of text");

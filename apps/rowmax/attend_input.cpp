@@ -278,6 +278,9 @@ Band band_of(const AttendOptions& options) {
   if (options.causal) {
     band = intersect(band, Band::causal());
   }
+  if (options.top_left && band.is_full()) {
+    bad_input("--top-left has no effect: it aligns a band; needed: --causal or --window");
+  }
   band.alignment = options.top_left ? Alignment::kTopLeft : Alignment::kBottomRight;
   return band;
 }

@@ -10,6 +10,7 @@
 #include "bench_case.h"
 #include "bench_gpu.h"
 #include "case_text.h"
+#include "option_checks.h"
 #include "plot.h"
 #include "rowmax/version.h"
 #include "table.h"
@@ -208,6 +209,26 @@ void print_table(const std::vector<BenchResult>& results, const Options& options
   }
 }
 
+// Whether a case has a place on the logarithmic axis of lengths.
+bool on_plot(const testkit::Case& spec) { return spec.problem.sizes.seqlen_k > 0; }
+
+void check_plot(const std::vector<testkit::Case>& cases) {
+  if (std::none_of(cases.begin(), cases.end(), on_plot)) {
+    bad_input(
+        "--plot with cases of length 0 only; accepted: at least one case of length 1 or more");
+  }
+}
+
+// What the plot leaves out, for stderr.
+void report_left_out(const std::vector<testkit::Case>& cases) {
+  for (const testkit::Case& spec : cases) {
+    if (!on_plot(spec)) {
+      fmt::print(stderr, "rowmax bench: not on the plot, whose axes are logarithmic: {}\n",
+                 testkit::to_string(spec));
+    }
+  }
+}
+
 // Time and memory over the key length: for suites whose cases differ in their length only.
 std::string plot_of(const std::vector<BenchResult>& results, const Options& options) {
   PlotSeries our_time{"rowmax", {}};
@@ -215,6 +236,9 @@ std::string plot_of(const std::vector<BenchResult>& results, const Options& opti
   PlotSeries naive_time{"naive (stores the scores)", {}};
   PlotSeries naive_memory{"naive (stores the scores)", {}};
   for (const BenchResult& result : results) {
+    if (!on_plot(result.spec)) {
+      continue;
+    }
     const double length = static_cast<double>(result.spec.problem.sizes.seqlen_k);
     our_time.points.emplace_back(length, median(result.ours.seconds));
     our_memory.points.emplace_back(
@@ -251,7 +275,13 @@ int run(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "naive") {
     bad_input(fmt::format("--baseline is '{}'; accepted: naive", options.baseline));
   }
+  if (options.json != "-") {
+    refuse_same_file({"--plot", options.plot}, {{"--json", options.json}});
+  }
   const std::vector<testkit::Case> cases = read_cases(options.cases, options.suite, "bench");
+  if (!options.plot.empty()) {
+    check_plot(cases);
+  }
   if (const DeviceInfo device = require(find_device(options.device)); device.kind != "cpu") {
     if (!options.device.starts_with("cuda")) {
       bad_input(
@@ -270,8 +300,10 @@ int run(const Options& options) {
   std::vector<BenchResult> results;
   std::string json;
   for (const testkit::Case& spec : cases) {
-    results.push_back(
-        bench_case(spec, options.limits, options.baseline.empty() ? nullptr : &budget, progress));
+    results.push_back(with_memory_for(spec, [&] {
+      return bench_case(spec, options.limits, options.baseline.empty() ? nullptr : &budget,
+                        progress);
+    }));
     json += json_line(results.back(), options);
   }
   progress.show("");
@@ -280,6 +312,7 @@ int run(const Options& options) {
   }
   if (!options.plot.empty()) {
     require(write_file_atomically(options.plot, {plot_of(results, options)}));
+    report_left_out(cases);
   }
   if (options.json == "-") {
     fmt::print("{}", json);
@@ -304,27 +337,32 @@ Examples:
 Verb add_bench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
-  app.add_option("--suite", options->suite, suite_names() + " (default: bench)");
+  app.add_option("--suite", options->suite, suite_names() + " (default: bench)")
+      ->check(not_empty(suite_names()));
   app.add_option(
-      "--json", options->json,
-      "write the results to this file: a JSON array, or one JSON line a case if it ends in "
-      ".jsonl ('-': lines to stdout, instead of the table)");
-  app.add_option("--plot", options->plot, "write an SVG of time and memory over the length");
-  app.add_option("--baseline", options->baseline, "also time this implementation: naive");
+         "--json", options->json,
+         "write the results to this file: a JSON array, or one JSON line a case if it ends in "
+         ".jsonl ('-': lines to stdout, instead of the table)")
+      ->check(not_empty("the path of a file, or -"));
+  app.add_option("--plot", options->plot, "write an SVG of time and memory over the length")
+      ->check(not_empty("the path of a file"));
+  app.add_option("--baseline", options->baseline, "also time this implementation: naive")
+      ->check(not_empty("naive"));
   app.add_option("--baseline-seconds", options->limits.baseline_seconds,
                  "longest predicted call of the baseline that is run")
-      ->check(check_seconds);
-  app.add_option("--device", options->device, "cpu (default), cuda or cuda:N");
+      ->check(seconds());
+  app.add_option("--device", options->device, "cpu (default), cuda or cuda:N")
+      ->check(not_empty("cpu, cuda, cuda:N"));
   app.add_flag("--every-kernel", options->every_kernel,
                "on a GPU: every kernel that serves a case, not the planner's choice alone");
   app.add_option("--threads", options->limits.threads, "threads of both sides (0: all)")
-      ->check(CLI::Range(0, kMaxThreads));
-  app.add_option("--rounds", options->limits.rounds, "rounds")->check(CLI::Range(1, 10000));
+      ->check(integer(0, kMaxThreads));
+  app.add_option("--rounds", options->limits.rounds, "rounds")->check(integer(1, 10000));
   app.add_option("--case-seconds", options->limits.case_seconds,
                  "fewer rounds, at least one, where they would take longer")
-      ->check(check_seconds);
+      ->check(seconds());
   app.add_option("--round-seconds", options->limits.round_seconds, "shortest round of one side")
-      ->check(check_seconds);
+      ->check(seconds());
   app.add_flag("--check", options->limits.check, "also the error against the fp64 reference");
   app.footer(kFooter);
   return [options] { return run(*options); };

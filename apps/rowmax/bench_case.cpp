@@ -190,7 +190,8 @@ BenchResult bench_case(const testkit::Case& spec, const BenchLimits& limits, Bas
   BenchResult result;
   result.spec = spec;
   progress.show("preparing " + testkit::to_string(spec));
-  const std::unique_ptr<testkit::CaseInputs> inputs = require(testkit::CaseInputs::create(spec));
+  const std::unique_ptr<testkit::CaseInputs> inputs =
+      require(testkit::CaseInputs::create(spec), testkit::to_string(spec));
   result.flops = case_flops(spec, *inputs);
 
   // The first calls warm up, measure memory and say how many calls fill a round.

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "bench_case.h"
+#include "case_text.h"
 #include "rowmax/version.h"
 #include "runner.h"
 #include "table.h"
@@ -30,7 +33,8 @@ std::vector<GpuResult> bench_one(const testkit::Case& spec, const GpuBenchOption
                                  Progress& progress) {
   const std::string text = testkit::to_string(spec);
   progress.show("preparing " + text);
-  const std::unique_ptr<testkit::CaseInputs> inputs = require(testkit::CaseInputs::create(spec));
+  const std::unique_ptr<testkit::CaseInputs> inputs =
+      require(testkit::CaseInputs::create(spec), text);
   const Plan chosen = require(make_plan(spec.problem, options.device), text);
   std::vector<std::string> kernels = {chosen.kernel()};
   if (options.every_kernel) {
@@ -44,7 +48,8 @@ std::vector<GpuResult> bench_one(const testkit::Case& spec, const GpuBenchOption
     const Plan plan = require(make_plan(spec.problem, options.device, plan_options), text);
     results.push_back(
         {text, kernel, case_flops(spec, *inputs), testkit::predicted_seconds(plan),
-         require(testkit::time_on_gpu(plan, *inputs, options.rounds, options.round_seconds))});
+         require(testkit::time_on_gpu(plan, *inputs, options.rounds, options.round_seconds),
+                 text)});
   }
   return results;
 }
@@ -71,9 +76,9 @@ int bench_on_gpu(const std::vector<testkit::Case>& cases, const GpuBenchOptions&
   Progress progress;
   std::vector<GpuResult> results;
   for (const testkit::Case& spec : cases) {
-    for (GpuResult& result : bench_one(spec, options, progress)) {
-      results.push_back(std::move(result));
-    }
+    std::vector<GpuResult> found =
+        with_memory_for(spec, [&] { return bench_one(spec, options, progress); });
+    std::move(found.begin(), found.end(), std::back_inserter(results));
   }
   progress.show("");
   const std::string lines = json_lines(results, options.device);

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <sstream>
 #include <string_view>
 
@@ -80,13 +78,11 @@ std::string suite_names(const std::string& extra) {
   return extra.empty() ? names : names + ", " + extra;
 }
 
-std::string check_seconds(const std::string& text) {
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  const bool number = end != text.c_str() && *end == '\0';
-  return number && std::isfinite(seconds) && seconds >= 0.0
-             ? ""
-             : fmt::format("is '{}'; accepted: seconds, finite and not negative", text);
+void out_of_memory(const testkit::Case& spec) {
+  throw Failure(kExitInternal,
+                fmt::format("case \"{}\": out of memory: its tensors, workspace and reference do "
+                            "not fit this machine",
+                            testkit::to_string(spec)));
 }
 
 }  // namespace rowmax::app

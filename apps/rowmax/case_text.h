@@ -1,6 +1,8 @@
 // Cases as they come from the command line and from the embedded suites.
 #pragma once
 
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,7 +24,19 @@ std::vector<testkit::Case> read_cases(const std::vector<std::string>& arguments,
 // "smoke, ci, ..." and `extra`.
 std::string suite_names(const std::string& extra = "");
 
-// Empty for a finite number that is not negative, else what is accepted: a check of options.
-std::string check_seconds(const std::string& text);
+// Throws the Failure of a case that finds no memory.
+[[noreturn]] void out_of_memory(const testkit::Case& spec);
+
+// Runs work(); memory that it does not find is reported with the case.
+template <class Work>
+auto with_memory_for(const testkit::Case& spec, Work&& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    out_of_memory(spec);
+  } catch (const std::length_error&) {  // more than any vector holds
+    out_of_memory(spec);
+  }
+}
 
 }  // namespace rowmax::app

@@ -11,6 +11,7 @@
 
 #include "case_text.h"
 #include "check.h"
+#include "option_checks.h"
 #include "rowmax/version.h"
 #include "runner.h"
 #include "testkit/fuzz.h"
@@ -125,7 +126,7 @@ Outcome outcome_of(const testkit::Case& spec, const testkit::RunReport& report) 
   return outcome;
 }
 
-Outcome run_one(const testkit::Case& spec, const Options& options) {
+Outcome run_and_compare(const testkit::Case& spec, const Options& options) {
   const testkit::RunReport report = testkit::run_case(
       spec, {.kernel = options.kernel, .threads = options.threads, .device = options.device});
   Outcome outcome = outcome_of(spec, report);
@@ -137,6 +138,10 @@ Outcome run_one(const testkit::Case& spec, const Options& options) {
     }
   }
   return outcome;
+}
+
+Outcome run_one(const testkit::Case& spec, const Options& options) {
+  return with_memory_for(spec, [&] { return run_and_compare(spec, options); });
 }
 
 Json json_of(const Outcome& outcome) {
@@ -221,8 +226,10 @@ void run_on_every_kernel(const testkit::Case& spec, const Options& options, Prog
     }
   }
   constexpr int kRuns = 2;
-  for (const testkit::RunReport& report :
-       testkit::run_kernels(spec, kernels, {.device = options.device, .runs = kRuns})) {
+  const auto reports = with_memory_for(spec, [&] {
+    return testkit::run_kernels(spec, kernels, {.device = options.device, .runs = kRuns});
+  });
+  for (const testkit::RunReport& report : reports) {
     report_outcome(outcome_of(spec, report), options, progress, summary);
   }
 }
@@ -361,15 +368,18 @@ Examples:
 Verb add_verify(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("cases", options->cases, "cases, each quoted; or the words of one case");
-  app.add_option("--suite", options->suite, suite_names(kFuzzSuite) + " (default: smoke)");
-  app.add_option("--kernel", options->kernel, "force a kernel by its exact name");
-  app.add_option("--device", options->device_name, "cpu (default), cuda or cuda:N");
+  app.add_option("--suite", options->suite, suite_names(kFuzzSuite) + " (default: smoke)")
+      ->check(not_empty(suite_names(kFuzzSuite)));
+  app.add_option("--kernel", options->kernel, "force a kernel by its exact name")
+      ->check(not_empty("the name of a kernel"));
+  app.add_option("--device", options->device_name, "cpu (default), cuda or cuda:N")
+      ->check(not_empty("cpu, cuda, cuda:N"));
   app.add_option("--threads", options->threads, "threads (0: all; fuzz: varied)")
-      ->check(CLI::Range(0, kMaxThreads));
-  app.add_option("--seed", options->seed, "fuzz: seed of the generator");
+      ->check(integer(0, kMaxThreads));
+  app.add_option("--seed", options->seed, "fuzz: seed of the generator")->check(unsigned_integer());
   app.add_option("--count", options->count, "fuzz: number of cases")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_option("--seconds", options->seconds, "fuzz: stop after this time")->check(check_seconds);
+      ->check(integer(1, int64_t{1} << 40));
+  app.add_option("--seconds", options->seconds, "fuzz: stop after this time")->check(seconds());
   app.add_flag("--json", options->json, "one JSON object instead of text");
   app.footer(kFooter);
   return [options] { return run(*options); };

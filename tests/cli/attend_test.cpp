@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "file_builder.h"
@@ -180,10 +181,10 @@ TEST(Attend, BandsAndScoreOptions) {
     EXPECT_EQ(result.exit_code, 0) << options[0] << "\n" << result.out << result.err;
   }
   const std::vector<std::vector<std::string>> refused = {
-      {"--window", "3"},    {"--window=-2,0"},   {"--window", "1,2,3"}, {"--window", "a,b"},
-      {"--softcap", "-1"},  {"--scale", "nan"},  {"--dtype", "i32"},    {"--dtype", "x"},
-      {"--device", "gpu7"}, {"--threads", "-1"}, {"--repeat", "0"},     {"--kernel", "absent"},
-      {"--no-such-option"}};
+      {"--window", "3"},   {"--window=-2,0"},     {"--window", "1,2,3"},  {"--window", "a,b"},
+      {"--softcap", "-1"}, {"--softcap", "1e31"}, {"--softcap", "1e-31"}, {"--top-left"},
+      {"--scale", "nan"},  {"--dtype", "i32"},    {"--dtype", "x"},       {"--device", "gpu7"},
+      {"--threads", "-1"}, {"--repeat", "0"},     {"--kernel", "absent"}, {"--no-such-option"}};
   for (const std::vector<std::string>& options : refused) {
     std::vector<std::string> arguments = {"attend", in, "--out", folder.path("no")};
     arguments.insert(arguments.end(), options.begin(), options.end());
@@ -209,6 +210,26 @@ TEST(Attend, RefusalsNameWhatIsAccepted) {
     const ProcessResult result = run_command({"attend", in, options[0], options[1]});
     EXPECT_EQ(result.exit_code, 2) << options[1];
     EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+  }
+}
+
+TEST(Attend, AnInputIsNotAnOutput) {
+  const TemporaryFolder folder;
+  const std::string in = qkv_file(folder);
+  std::filesystem::create_hard_link(in, folder.path("link"));
+  const std::vector<std::pair<std::vector<std::string>, std::string>> commands = {
+      {{in}, in},
+      {{in}, folder.path("./qkv.safetensors")},
+      {{in}, folder.path("link")},
+      {{"a.npy", "b.npy", folder.path("v.npy")}, folder.path("absent/../v.npy")}};
+  for (const auto& [files, out] : commands) {
+    std::vector<std::string> arguments = {"attend"};
+    arguments.insert(arguments.end(), files.begin(), files.end());
+    arguments.insert(arguments.end(), {"--out", out});
+    const ProcessResult result = run_command(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find("--out is '" + out + "', the file of the input"), std::string::npos)
+        << result.err;
   }
 }
 
