@@ -130,7 +130,7 @@ class Case:
             return torch.randn(*size, device="cuda", dtype=kind)
 
         self.q, self.k, self.v = draw(sq, spec["hq"]), draw(sk, spec["hkv"]), draw(sk, spec["hkv"])
-        self.contenders, self.outputs, self.kernels = {}, {}, {}
+        self.contenders, self.outputs, self.kernels, self.kept = {}, {}, {}, []
         pairs = sum(visible_pairs(n, n, spec["causal"]) for n in self.lengths) if self.lengths else (
             b * visible_pairs(sq, sk, spec["causal"]))
         window = re.search(r"window=(\d+),0", spec["words"])
@@ -154,6 +154,7 @@ class Case:
             storage = f" ragged_q={sum(self.lengths)} ragged_k={sum(self.lengths)}"
             offsets = torch.tensor([0] + self.lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32)
             self.offsets = offsets.cuda()
+            self.kept.append(self.offsets)
             for side in ("cu_seqlens_q", "cu_seqlens_k"):
                 tensors[side] = view(self.offsets, (0,), "i32")
         text = (f"forward {spec['dtype']} b{spec['b']} hq{spec['hq']} hkv{spec['hkv']} sq{spec['sq']} "
@@ -161,16 +162,17 @@ class Case:
         axes = tuple(range(self.q.dim()))
         out = torch.full_like(self.q, math.nan)
         rows = (spec["hq"], sum(self.lengths)) if self.lengths else (spec["b"], spec["hq"], spec["sq"])
-        self.lse = torch.empty(*rows, device="cuda")
-        self.per_head = torch.rand(spec["hq"], device="cuda")
+        lse = torch.empty(*rows, device="cuda")
+        per_head = torch.rand(spec["hq"], device="cuda")
+        self.kept += [lse, per_head]  # calls hold addresses only
         for key, tensor in (("q", self.q), ("k", self.k), ("v", self.v), ("out", out)):
             tensors[key] = view(tensor, axes, spec["dtype"])
         if "nolse" not in spec["words"]:
-            tensors["lse"] = view(self.lse, tuple(range(self.lse.dim())), "f32")
+            tensors["lse"] = view(lse, tuple(range(lse.dim())), "f32")
         if "sinks" in spec["words"]:
-            tensors["sinks"] = view(self.per_head, (0,), "f32")
+            tensors["sinks"] = view(per_head, (0,), "f32")
         if "alibi" in spec["words"]:
-            tensors["slopes"] = view(self.per_head, (0,), "f32")
+            tensors["slopes"] = view(per_head, (0,), "f32")
 
         def allocate(size):
             buffer = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")

@@ -79,7 +79,7 @@ struct KernelLaunch {
   char* regions[kRegionCount] = {};
   char* thread_scratch = nullptr;  // of worker 0, 64-byte aligned
   size_t thread_stride = 0;        // bytes between the scratches of two workers
-  int64_t* next_item = nullptr;    // zero before the step (a GPU's step zeroes it); fetch-add
+  int64_t* next_item = nullptr;    // zero before the step (a GPU's step takes any); fetch-add
   int workers = 1;
   void* stream = nullptr;  // GPU steps: a cudaStream_t
   int sm_margin = 0;       // GPU steps: multiprocessors to leave to others

@@ -18,6 +18,8 @@ constexpr double kSoftmaxInstructions = 4.0;
 // Share of the tensor peak that a mainloop reaches when nothing else limits it, by its consumer
 // warpgroups: a third one hides the softmax of the others (measured: docs/kernels/sm90_forward.md).
 constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
+// What the code of the options leaves of a row's rate even when none is used.
+constexpr double kOptionsShare = 0.8;
 // Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
 constexpr double kBlockOverhead = 150.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
@@ -77,7 +79,9 @@ double heads_of(const AttentionProblem& problem) {
 
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
   const double share = kMatrixShare[std::clamp(config.warpgroups, 1, 4)];
-  return std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
+  const double block =
+      std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
+  return config.score_options ? block / kOptionsShare : block;
 }
 
 // Clocks -> us.

@@ -15,6 +15,7 @@ namespace {
 using cuda::sm90::Element;
 using cuda::sm90::ForwardConfig;
 using cuda::sm90::KeyBlocks;
+using cuda::sm90::LoopBlocks;
 using cuda::sm90::Options;
 using cuda::sm90::Rescale;
 using cuda::sm90::TilePlace;
@@ -58,8 +59,8 @@ TEST(CudaTiles, OrdersVisitEveryTileOnce) {
   }
 }
 
-// Every visible pair lies in the blocks that the pair's warpgroup visits, and no more blocks are
-// skipped than V stages exist.
+// Every visible pair lies in the blocks that the pair's warpgroup visits, blocks taken without a
+// mask are visible to all of its rows, and no more blocks are skipped than V stages exist.
 void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seqlen_k, int pack) {
   const ForwardConfig& c = row.config;
   const int positions = c.tile_q / pack;
@@ -71,10 +72,13 @@ void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seq
     ASSERT_LT(tile.begin, tile.end);
     for (int group = 0; group < c.warpgroups; ++group) {
       const int hi = band.has_hi ? static_cast<int>(band.hi) : 1 << 30;
-      const int end =
-          cuda::sm90::own_block_end(first + (group * 64 + 63) / pack + hi, tile, c.tile_k);
-      ASSERT_GT(end, tile.begin);
-      ASSERT_LE(tile.end - end, c.stages) << row.name;
+      const int lo = band.has_lo ? static_cast<int>(band.lo) : -(1 << 30);
+      const int last = first + (group * 64 + 63) / pack;
+      const LoopBlocks loop = cuda::sm90::loop_blocks(tile, first + group * 64 / pack + hi + 1,
+                                                      last + lo, last + hi + 1, c.tile_k);
+      ASSERT_GT(loop.end, tile.begin);
+      ASSERT_EQ(loop.end + loop.skipped, tile.end);
+      ASSERT_LE(loop.skipped, c.stages) << row.name;
       for (int r = group * 64; r < group * 64 + 64; ++r) {
         if (r / pack >= rows) {
           continue;
@@ -82,7 +86,12 @@ void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seq
         const KeyRange seen = row_keys(band, first + r / pack, seqlen_k);
         if (seen.begin < seen.end) {
           ASSERT_GE(seen.begin, tile.begin * c.tile_k) << row.name;
-          ASSERT_LE(seen.end, end * c.tile_k) << row.name;
+          ASSERT_LE(seen.end, loop.end * c.tile_k) << row.name;
+        }
+        const int clean_end = std::min(loop.clean_end, loop.end - 1);
+        if (loop.clean_begin < clean_end) {
+          ASSERT_LE(seen.begin, loop.clean_begin * c.tile_k) << row.name;
+          ASSERT_GE(seen.end, clean_end * c.tile_k) << row.name;
         }
       }
     }

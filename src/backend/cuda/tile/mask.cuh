@@ -1,39 +1,30 @@
-// Masks of one block of scores in the accumulator layout of softmax.cuh.
+// Masks of one block of scores in the accumulator layout of softmax.cuh: of each of its rows a thread
+// holds columns 8j and 8j + 1, relative to its first one. One bit a score, in the order of the
+// registers; ptxas turns tests of neighbouring bits into one R2P for seven of them.
 #pragma once
 
-#include "backend/cuda/ptx/types.cuh"
+#include "backend/cuda/ptx/math.cuh"
 
 namespace rowmax::cuda::tile {
 
-// limit[r]: last visible column of row r, relative to this thread's first column.
-template <int kScores>
-ROWMAX_DEVICE void mask_above(float (&s)[kScores], const int (&limit)[2]) {
-#pragma unroll
-  for (int j = 0; j < kScores / 4; ++j) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if (8 * j + e > limit[r]) {
-          s[4 * j + 2 * r + e] = -ptx::kInfinity;
-        }
-      }
-    }
-  }
+// Bits of the columns before `column`, of one row.
+ROWMAX_DEVICE uint32_t columns_before(int column) {
+  const int pairs = column >> 3;
+  const int rest = column & 7;
+  const int bits = 2 * pairs + (rest < 2 ? rest : 2);
+  return column <= 0 ? 0u : ptx::shift_left(1u, static_cast<uint32_t>(bits)) - 1u;
 }
 
-// limit[r]: first visible column.
+// visible[r]: bits of row r.
 template <int kScores>
-ROWMAX_DEVICE void mask_below(float (&s)[kScores], const int (&limit)[2]) {
+ROWMAX_DEVICE void mask_columns(float (&s)[kScores], const uint32_t (&visible)[2]) {
+  static_assert(kScores <= 64);
 #pragma unroll
-  for (int j = 0; j < kScores / 4; ++j) {
+  for (int r = 0; r < 2; ++r) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if (8 * j + e < limit[r]) {
-          s[4 * j + 2 * r + e] = -ptx::kInfinity;
-        }
+    for (int i = 0; i < kScores / 2; ++i) {
+      if ((visible[r] & (1u << i)) == 0) {
+        s[4 * (i / 2) + 2 * r + i % 2] = -ptx::kInfinity;
       }
     }
   }

@@ -10,29 +10,23 @@
 
 namespace rowmax::cuda::sm90 {
 
-// Key blocks of a tile that one warpgroup visits, `skipped` fewer than the tile has: those are
-// above its rows' diagonal. Uniform.
+// Key blocks of a tile that one warpgroup visits. Uniform.
 struct LoopTile {
   int block_begin;
   int block_end;  // 0: no more tiles
-  int skipped;
+  int skipped;    // blocks of the tile from block_end on
 };
 
 template <class Row>
-ROWMAX_DEVICE LoopTile own_blocks(const ForwardParams& params, const TileInfo& tile,
-                                  int warpgroup) {
+ROWMAX_DEVICE LoopTile own_blocks(const TileInfo& tile, int warpgroup) {
   using T = Traits<Row>;
-  static_assert(!T::kBanded || (T::kTileQ - 64 + T::kTileK - 1) / T::kTileK <= T::kStages,
+  static_assert(!T::kSkips || (T::kTileQ - 64 + T::kTileK - 1) / T::kTileK <= T::kStages,
                 "V of the tile before is kept while blocks are skipped");
-  const int end = ptx::uniform(tile.block_end);
-  if constexpr (T::kBanded) {
-    const int begin = ptx::uniform(tile.block_begin);
-    const int last_row = position_in_tile(params.order, warpgroup * 64 + 63);
-    const int own_end = own_block_end(tile.position + last_row + tile.hi, {begin, end}, T::kTileK);
-    const int skipped = ptx::uniform(end - own_end);
-    return {begin, end - skipped, skipped};
+  if constexpr (T::kSkips) {
+    const LoopBlocks& loop = tile.loops[warpgroup];
+    return {ptx::uniform(tile.block_begin), ptx::uniform(loop.end), ptx::uniform(loop.skipped)};
   }
-  return {0, end, 0};
+  return {T::kBanded ? ptx::uniform(tile.block_begin) : 0, ptx::uniform(tile.block_end), 0};
 }
 
 // Sign of the scale, softcap, ALiBi: run-time options of key block j.
@@ -73,36 +67,33 @@ ROWMAX_DEVICE void mask_scores(const ForwardParams& params, const TileInfo& tile
   using T = Traits<Row>;
   const int key = j * T::kTileK;
   int end = tile.k_len;  // first key that the warp's first row may not see
+  bool below = false;    // whether its last row may not see the block's first
   if constexpr (T::kBanded) {
-    const int first_row = position_in_tile(params.order, row - lane / 4);
-    const int band_end = tile.position + first_row + tile.hi + 1;
+    const int first_row = row - lane / 4;
+    const int band_end = tile.key_end + position_in_tile(params.order, first_row);
     end = band_end < end ? band_end : end;
+    below = key < tile.key_begin + position_in_tile(params.order, first_row + 15);
   }
-  if (key + T::kTileK > end) {
-    int limit[2];
+  if (key + T::kTileK <= end && !below) {
+    return;
+  }
+  const int first_column = key + 2 * (lane & 3);
+  uint32_t visible[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      limit[r] = tile.k_len - 1;
-      if constexpr (T::kBanded) {
-        const int last = tile.position + position_in_tile(params.order, row + 8 * r) + tile.hi;
-        limit[r] = last < limit[r] ? last : limit[r];
-      }
-      limit[r] -= key + 2 * (lane & 3);
+  for (int r = 0; r < 2; ++r) {
+    int row_end = tile.k_len;
+    int row_begin = 0;
+    if constexpr (T::kBanded) {
+      const int at = position_in_tile(params.order, row + 8 * r);
+      row_end = tile.key_end + at < row_end ? tile.key_end + at : row_end;
+      row_begin = tile.key_begin + at;
     }
-    tile::mask_above(s, limit);
-  }
-  if constexpr (T::kBanded) {
-    const int last_row = position_in_tile(params.order, row - lane / 4 + 15);
-    if (key < tile.position + last_row + tile.lo) {
-      int limit[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        limit[r] = tile.position + position_in_tile(params.order, row + 8 * r) + tile.lo - key -
-                   2 * (lane & 3);
-      }
-      tile::mask_below(s, limit);
+    visible[r] = tile::columns_before(row_end - first_column);
+    if (below) {
+      visible[r] &= ~tile::columns_before(row_begin - first_column);
     }
   }
+  tile::mask_columns(s, visible);
 }
 
 }  // namespace rowmax::cuda::sm90

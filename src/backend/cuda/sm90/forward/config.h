@@ -42,6 +42,7 @@ struct ForwardConfig {
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kMaxStages = 4;
+inline constexpr int kMaxWarpgroups = 4;
 // What one CTA may use of a multiprocessor's shared memory, bytes.
 inline constexpr int kSharedBytesLimit = 232448;
 
@@ -60,7 +61,7 @@ ROWMAX_HOST_DEVICE constexpr int v_bytes(const ForwardConfig& c) {
 
 // Barriers and decoded tiles behind the tiles, see SharedLayout.
 inline constexpr int kBarrierBytes = 256;
-inline constexpr int kTileSlotBytes = 80;
+inline constexpr int kTileSlotBytes = 160;
 // A slot is written again when the consumers are done with the three tiles after its own.
 inline constexpr int kTileSlots = 4;
 inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
@@ -107,7 +108,7 @@ ROWMAX_HOST_DEVICE constexpr int consumer_registers(const ForwardConfig& c) {
 
 ROWMAX_HOST_DEVICE constexpr bool is_valid(const ForwardConfig& c) {
   const int pool = (c.warpgroups + 1) * (65536 / threads(c) / 8 * 8);
-  return c.warpgroups >= 1 && c.warpgroups <= 4 && c.tile_q == 64 * c.warpgroups &&
+  return c.warpgroups >= 1 && c.warpgroups <= kMaxWarpgroups && c.tile_q == 64 * c.warpgroups &&
          c.tile_k % 16 == 0 && c.stages >= 1 && c.stages <= kMaxStages && c.head_dim % 16 == 0 &&
          c.head_dim_v % 16 == 0 && shared_layout(c).bytes <= kSharedBytesLimit &&
          producer_registers(c) + c.warpgroups * consumer_registers(c) <= pool;

@@ -6,11 +6,6 @@
 
 namespace rowmax::cuda::sm90 {
 
-// Query position of tile row `row`, relative to the tile's first: row / pack.
-ROWMAX_DEVICE int position_in_tile(const TileOrder& order, int row) {
-  return (row * order.inverse_pack) >> kInversePackShift;
-}
-
 // Sink logits of a thread's two rows in log2 units. Both loads are issued before either is used.
 ROWMAX_DEVICE void row_sinks(const ForwardParams& params, const TileInfo& tile, int row,
                              float (&sink)[2]) {
@@ -28,10 +23,15 @@ ROWMAX_DEVICE void row_sinks(const ForwardParams& params, const TileInfo& tile, 
   }
 }
 
+// Offset of tile row `row`, at position `position`, from the tile's first.
+ROWMAX_DEVICE int64_t row_offset(const TileOrder& order, const RowOutput& output, int row,
+                                 int position) {
+  return position * output.seq + (row - position * order.pack) * output.head;
+}
+
 // Where a thread's two rows go.
 struct RowPlace {
   bool stored[2];
-  int head[2];
   int64_t out[2];  // offsets in elements
 };
 
@@ -42,31 +42,34 @@ ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const TileInfo& ti
   for (int r = 0; r < 2; ++r) {
     const int position = position_in_tile(params.order, row + 8 * r);
     place.stored[r] = position < tile.rows;
-    place.head[r] = tile.head + row + 8 * r - position * params.order.pack;
-    place.out[r] = tile.batch * params.out_rows.batch +
-                   int64_t{tile.q_begin + tile.position + position} * params.out_rows.seq +
-                   place.head[r] * params.out_rows.head;
+    place.out[r] = tile.out + row_offset(params.order, params.out_rows, row + 8 * r, position);
   }
   return place;
 }
 
-// Sums over the quad, the sink's logit in the denominator, LSE to memory, and O zeroed in rows
-// without keys, whatever it holds. factor[r] is what O is multiplied by.
-template <int kOut>
-ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const TileInfo& tile, int row,
-                               const tile::RowState& state, float (&o)[kOut], float (&factor)[2]) {
-  row = ptx::opaque(row);
-  bool empty[2];
+// Maximum in log2 units and sum of a thread's two rows, the sink included; sum 0: no key and no sink.
+struct RowSums {
   float max[2];
   float sum[2];
+};
+
+// Sums over the quad, the sink's logit in the denominator, and O zeroed in rows without keys,
+// whatever it holds. factor[r] is what O is multiplied by.
+template <int kOut>
+ROWMAX_DEVICE RowSums finish_rows(const ForwardParams& params, const TileInfo& tile, int row,
+                                  const tile::RowState& state, float (&o)[kOut],
+                                  float (&factor)[2]) {
+  RowSums sums;
+  bool empty[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    sum[r] = state.sum[r];
-    sum[r] += __shfl_xor_sync(ptx::kFullWarp, sum[r], 1);
-    sum[r] += __shfl_xor_sync(ptx::kFullWarp, sum[r], 2);
-    empty[r] = sum[r] == 0.f;
-    max[r] = empty[r] ? -ptx::kInfinity : state.subtract[r];
-    factor[r] = empty[r] ? 1.f : ptx::rcp(sum[r]);
+    float sum = state.sum[r];
+    sum += __shfl_xor_sync(ptx::kFullWarp, sum, 1);
+    sum += __shfl_xor_sync(ptx::kFullWarp, sum, 2);
+    empty[r] = sum == 0.f;
+    sums.sum[r] = sum;
+    sums.max[r] = empty[r] ? -ptx::kInfinity : state.subtract[r];
+    factor[r] = empty[r] ? 1.f : ptx::rcp(sum);
   }
   if (__any_sync(ptx::kFullWarp, empty[0] || empty[1])) {
 #pragma unroll
@@ -74,37 +77,41 @@ ROWMAX_DEVICE void finish_rows(const ForwardParams& params, const TileInfo& tile
       o[i] = empty[(i >> 1) & 1] ? 0.f : o[i];
     }
   }
-  if (params.score.sinks == nullptr && params.lse.data == nullptr) {
-    return;
-  }
-  float sinks[2];
   if (params.score.sinks != nullptr) {
-    row_sinks(params, tile, row, sinks);
-  }
+    float sinks[2];
+    row_sinks(params, tile, ptx::opaque(row), sinks);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int position = position_in_tile(params.order, row + 8 * r);
-    if (position >= tile.rows) {
-      continue;
-    }
-    const int head = tile.head + row + 8 * r - position * params.order.pack;
-    if (params.score.sinks != nullptr) {
+    for (int r = 0; r < 2; ++r) {
       const float sink = sinks[r];
-      const float top = sink > max[r] ? sink : max[r];
-      const float scale = max[r] == top ? 1.f : ptx::ex2(max[r] - top);
-      sum[r] = sum[r] * scale + (sink == top ? 1.f : ptx::ex2(sink - top));
-      max[r] = top;
-      factor[r] = scale * ptx::rcp(sum[r]);
-      if (max[r] == -ptx::kInfinity) {
-        sum[r] = 0.f;
+      const float top = sink > sums.max[r] ? sink : sums.max[r];
+      const float scale = sums.max[r] == top ? 1.f : ptx::ex2(sums.max[r] - top);
+      sums.sum[r] = sums.sum[r] * scale + (sink == top ? 1.f : ptx::ex2(sink - top));
+      sums.max[r] = top;
+      factor[r] = scale * ptx::rcp(sums.sum[r]);
+      if (top == -ptx::kInfinity) {
+        sums.sum[r] = 0.f;
         factor[r] = 1.f;
       }
     }
-    if (params.lse.data != nullptr && (threadIdx.x & 3) == 0) {
-      const int64_t index = tile.batch * params.lse.batch + head * params.lse.head +
-                            int64_t{tile.q_begin + tile.position + position} * params.lse.seq;
-      static_cast<float*>(params.lse.data)[index] =
-          sum[r] == 0.f ? -ptx::kInfinity : (max[r] + ptx::lg2(sum[r])) * ptx::kLn2;
+  }
+  return sums;
+}
+
+// After O is on its way.
+ROWMAX_DEVICE void store_lse(const ForwardParams& params, const TileInfo& tile, int row,
+                             const RowSums& sums) {
+  if (params.lse.data == nullptr || (threadIdx.x & 3) != 0) {
+    return;
+  }
+  row = ptx::opaque(row);
+  float* lse = static_cast<float*>(params.lse.data) + tile.lse;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int position = position_in_tile(params.order, row + 8 * r);
+    if (position < tile.rows) {
+      lse[row_offset(params.order, params.lse, row + 8 * r, position)] =
+          sums.sum[r] == 0.f ? -ptx::kInfinity
+                             : (sums.max[r] + ptx::lg2(sums.sum[r])) * ptx::kLn2;
     }
   }
 }
@@ -156,8 +163,9 @@ ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& til
                                 int row) {
   using T = Traits<Row>;
   float factor[2];
-  finish_rows(params, tile, row, state, o, factor);
+  const RowSums sums = finish_rows(params, tile, row, state, o, factor);
   const RowPlace place = row_place(params, tile, row);
+  store_lse(params, tile, row, sums);
   if (T::kOptions && params.out_f32) {
     store_f32<Row>(params, place, o, factor);
     return;
@@ -195,11 +203,9 @@ ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const TileInfo
     const int chunk = i % kChunks;
     const int position = position_in_tile(params.order, first_row + row);
     if (position < tile.rows && 8 * chunk < params.head_dim_v) {
-      const int head = tile.head + first_row + row - position * params.order.pack;
-      uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) +
-                      tile.batch * params.out_rows.batch +
-                      int64_t{tile.q_begin + tile.position + position} * params.out_rows.seq +
-                      head * params.out_rows.head + 8 * chunk;
+      uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) + tile.out +
+                      row_offset(params.order, params.out_rows, first_row + row, position) +
+                      8 * chunk;
       *reinterpret_cast<uint4*>(out) =
           ptx::load_shared_16(start + (chunk / 8) * T::kQPanelBytes + row * kPanelRowBytes +
                               (((chunk & 7) ^ (row & 7)) * 16));
@@ -218,7 +224,7 @@ ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row
   const uint32_t buffer = ring_index<T::kQBuffers>(count);
   const int lane = ptx::opaque(threadIdx.x % 32);
   float factor[2];
-  finish_rows(params, tile, row, state, o, factor);
+  const RowSums sums = finish_rows(params, tile, row, state, o, factor);
   if (T::kOptions && params.out_f32) {
     store_f32<Row>(params, row_place(params, tile, row), o, factor);
   } else {
@@ -245,6 +251,7 @@ ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row
   if (lane == 0) {
     ptx::mbarrier_arrive(shared.barrier(kOFull, buffer));
   }
+  store_lse(params, tile, row, sums);
 }
 
 }  // namespace rowmax::cuda::sm90

@@ -46,7 +46,7 @@ class Consumer {
     return shared_.slots[count % kTileSlots];
   }
   ROWMAX_DEVICE LoopTile load_tile(uint32_t count) const {
-    return own_blocks<Row>(params_, slot(count), warpgroup());
+    return own_blocks<Row>(slot(count), warpgroup());
   }
 
   // This warpgroup, from the row: a register less to keep.
@@ -100,12 +100,12 @@ class Consumer {
   ROWMAX_DEVICE uint32_t k_descriptor(uint32_t block) const {
     const uint32_t low = ptx::descriptor_k_major(shared_.base, T::kShared.k) +
                          ring_index<T::kStages>(block) * (T::kKBytes / 16);
-    return T::kBanded ? ptx::uniform(low) : low;
+    return T::kSkips ? ptx::uniform(low) : low;
   }
   ROWMAX_DEVICE uint32_t v_descriptor(uint32_t block) const {
     const uint32_t low = ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
                          ring_index<T::kStages>(block) * (T::kVBytes / 16);
-    return T::kBanded ? ptx::uniform(low) : low;
+    return T::kSkips ? ptx::uniform(low) : low;
   }
 
   // S = Q K^T, from the descriptors' low words.
@@ -145,8 +145,6 @@ class Consumer {
     }
   }
 
-  // Positions of rows in their tile.
-  ROWMAX_DEVICE int position(int row) const { return position_in_tile(params_.order, row); }
   ROWMAX_DEVICE void change(int j, uint32_t count) {
     if (T::kOptions && params_.score.changes) {
       change_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
@@ -168,14 +166,14 @@ class Consumer {
   ROWMAX_DEVICE void skip_keys(int blocks) {
 #pragma unroll 1
     for (int i = 0; i < blocks; ++i) {
-      wait_k(blocks_);
+      wait_k(blocks_ + i);
       if constexpr (kTakeTurns) {
         take_turn();
         pass_turn();
       }
-      free_k(blocks_);
-      ++blocks_;
+      free_k(blocks_ + i);
     }
+    blocks_ += blocks;
   }
   // After the first block: V of the skipped ones.
   ROWMAX_DEVICE void skip_values(int blocks) {
@@ -188,7 +186,7 @@ class Consumer {
 
   // Scores of a tile's first block with nothing beside them.
   ROWMAX_DEVICE void first_block(uint32_t count) {
-    if constexpr (T::kBanded) {
+    if constexpr (T::kSkips) {
       skip_keys<false>(tile_.skipped);
     }
     const uint32_t q = q_descriptor(count);
@@ -206,7 +204,7 @@ class Consumer {
     first_softmax(tile_.block_end - 1, count);
     tile::exponentials(s_, state_, params_.score.exponent_scale);
     pack_p();
-    if constexpr (T::kBanded) {
+    if constexpr (T::kSkips) {
 #pragma unroll 1
       for (int i = 0; i < tile_.skipped; ++i) {
         take_turn();
@@ -263,7 +261,7 @@ class Consumer {
   ROWMAX_DEVICE int loop(uint32_t count) {
     int accumulate = 0;
     int j = tile_.block_end - 2;
-    if constexpr (T::kBanded) {
+    if constexpr (T::kSkips) {
       skip_values(tile_.skipped);
     }
     if constexpr (T::kBanded &&
@@ -274,20 +272,16 @@ class Consumer {
         accumulate = 1;
       }
     } else if constexpr (T::kBanded) {
-      // Blocks in [clean_begin, clean_end) are visible to every row of the warpgroup.
-      const int first = slot(count).position + position(warpgroup() * 64);
-      const int last = slot(count).position + position(warpgroup() * 64 + 63);
-      const int clean_end = ptx::uniform((first + slot(count).hi + 1) / T::kTileK);
-      const int clean_begin = ptx::uniform((last + slot(count).lo + T::kTileK - 1) / T::kTileK);
-      const int end = clean_end > tile_.block_begin ? clean_end : tile_.block_begin;
-      const int begin = clean_begin > tile_.block_begin ? clean_begin : tile_.block_begin;
+      const LoopBlocks& blocks = slot(count).loops[warpgroup()];
+      const int clean_end = ptx::uniform(blocks.clean_end);
+      const int clean_begin = ptx::uniform(blocks.clean_begin);
 #pragma unroll 1
-      for (; j >= end; --j) {
+      for (; j >= clean_end; --j) {
         step<true>(j, count, accumulate);
         accumulate = 1;
       }
 #pragma unroll 1
-      for (; j >= begin; --j) {
+      for (; j >= clean_begin; --j) {
         step<false>(j, count, accumulate);
         accumulate = 1;
       }
@@ -335,7 +329,7 @@ class Consumer {
         return;
       }
       const uint32_t last = blocks_ - 1;  // of this tile
-      if constexpr (T::kBanded) {
+      if constexpr (T::kSkips) {
         skip_keys<true>(next_tile.skipped);
       }
       const uint32_t q = q_descriptor(next);

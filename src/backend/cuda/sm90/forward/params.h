@@ -64,7 +64,7 @@ struct ForwardParams {
   tile::LengthArgs lengths;
   BandArgs band;
   ScoreParams score;
-  int* counter = nullptr;  // next tile, zero at the start; null: tiles are assigned by index
+  uint64_t* counter = nullptr;  // see take_ticket(); null: tiles are assigned by index
   RowOutput out_rows;
   RowOutput lse;         // (batch, head, seq), fp32; null: not wanted
   int head_dim_v = 0;    // of the problem

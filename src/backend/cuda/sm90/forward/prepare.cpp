@@ -315,10 +315,7 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   // Tiles of equal length are assigned by index; others are taken from a counter as CTAs get free.
   if ((config.mask == MaskClass::kBanded || params.lengths.any) && launch.next_item != nullptr &&
       params.order.tiles > grid) {
-    params.counter = reinterpret_cast<int*>(launch.next_item);
-    return cuda_status(
-        cudaMemsetAsync(params.counter, 0, sizeof(int), static_cast<cudaStream_t>(launch.stream)),
-        "cudaMemsetAsync", kernel);
+    params.counter = reinterpret_cast<uint64_t*>(launch.next_item);
   }
   return {};
 }

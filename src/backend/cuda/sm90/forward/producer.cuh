@@ -36,6 +36,8 @@ ROWMAX_DEVICE void load_q(const ForwardParams& params, const SharedMap<Row>& sha
 // last user was done three tiles ago.
 template <class Row>
 ROWMAX_DEVICE void schedule(const ForwardParams& params, const SharedMap<Row>& shared) {
+  using T = Traits<Row>;
+  const int lane = threadIdx.x % 32;
   TileWalk<Row> walk(params);
 #pragma unroll 1
   for (uint32_t count = 0;; ++count) {
@@ -43,16 +45,22 @@ ROWMAX_DEVICE void schedule(const ForwardParams& params, const SharedMap<Row>& s
     // slots from the consumers, 2-3 % of the whole kernel.
     ptx::mbarrier_wait(shared.barrier(kSlotWanted, 0), ring_parity<1>(count) ^ 1);
     const TilePlace at = walk.next();
-    if (threadIdx.x % 32 == 0) {
+    if (lane == 0) {
       TileInfo& slot = shared.slots[count % kTileSlots];
       if (at.batch >= 0) {
         decode_tile<Row>(params, at, slot);
       } else {
         slot = TileInfo{};  // block_end 0; consumers also compute with the other fields
       }
-      ptx::mbarrier_arrive(shared.barrier(kSlotFull, 0));
     }
     __syncwarp();
+    if (T::kBanded && at.batch >= 0 && lane < T::kWarpgroups) {
+      decode_loop<Row>(params.order, shared.slots[count % kTileSlots], lane);
+    }
+    __syncwarp();
+    if (lane == 0) {
+      ptx::mbarrier_arrive(shared.barrier(kSlotFull, 0));
+    }
     if (at.batch < 0) {
       return;
     }

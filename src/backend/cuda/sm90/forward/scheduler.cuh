@@ -50,8 +50,8 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
     const KeyRange keys = block_keys(band, position, position + rows, extent.k_len);
     begin = static_cast<int>(keys.begin);
     end = static_cast<int>(keys.end);
-    tile.hi = saturate_offset(band.has_hi ? band.hi : kBandLimit);
-    tile.lo = saturate_offset(band.has_lo ? band.lo : -kBandLimit);
+    tile.key_end = position + saturate_offset(band.has_hi ? band.hi : kBandLimit) + 1;
+    tile.key_begin = position + saturate_offset(band.has_lo ? band.lo : -kBandLimit);
   }
   const KeyBlocks blocks = tile_key_blocks(begin, end, T::kTileK);
   int v_rows = T::kTileK;
@@ -63,6 +63,10 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
   tile.block_begin = blocks.begin;
   tile.block_end = blocks.end;
   tile.v_rows = v_rows;
+  const int64_t first_row = int64_t{extent.q_begin} + position;
+  tile.out = at.batch * params.out_rows.batch + first_row * params.out_rows.seq +
+             head * params.out_rows.head;
+  tile.lse = at.batch * params.lse.batch + first_row * params.lse.seq + head * params.lse.head;
   // Loaded here, a tile ahead: in the consumers' epilogue a sink's latency costs 4-9 % of the
   // kernel.
   if (order.pack == 1 && params.score.sinks != nullptr) {
@@ -75,8 +79,48 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
   }
 }
 
-// The tiles of this CTA, one after the other. All lanes of a warp call it together. Indices come
-// from the counter, or by turns of the grid; either way they grow.
+// What warpgroup `warpgroup` visits of a decoded tile: consumers would spend the time of a third of a
+// block on it.
+template <class Row>
+ROWMAX_DEVICE void decode_loop(const TileOrder& order, TileInfo& tile, int warpgroup) {
+  const int first = position_in_tile(order, warpgroup * 64);
+  const int last = position_in_tile(order, warpgroup * 64 + 63);
+  LoopBlocks loop = loop_blocks({tile.block_begin, tile.block_end}, tile.key_end + first,
+                                tile.key_begin + last, tile.key_end + last, Traits<Row>::kTileK);
+  if (!Traits<Row>::kSkips) {
+    loop.end = tile.block_end;
+    loop.skipped = 0;
+  }
+  tile.loops[warpgroup] = loop;
+}
+
+// The next number of a launch, counted from 0. `total` numbers are taken in all, and whoever takes
+// the last of them calls leave_tickets(): the counter is then ready for the next launch without a
+// memset node before it. Its upper half tells that a launch is on; before the first launch it may
+// hold anything else.
+inline constexpr uint64_t kTicketsOpen = uint64_t{0xA7C35E91} << 32;
+
+ROWMAX_DEVICE int take_ticket(uint64_t* counter, bool first) {
+  auto* word = reinterpret_cast<unsigned long long*>(counter);
+  if (first) {
+    unsigned long long seen = *static_cast<volatile unsigned long long*>(word);
+    while ((seen >> 32) != (kTicketsOpen >> 32)) {
+      const unsigned long long before = atomicCAS(word, seen, kTicketsOpen + 1);
+      if (before == seen) {
+        return 0;
+      }
+      seen = before;
+    }
+  }
+  return static_cast<int>(atomicAdd(word, 1ull));
+}
+
+ROWMAX_DEVICE void leave_tickets(uint64_t* counter) {
+  *static_cast<volatile uint64_t*>(counter) = 0;
+}
+
+// The tiles of this CTA, one after the other. All lanes of a warp call it together. The first is the
+// CTA's own index; later ones come from the counter, or by turns of the grid. They grow.
 template <class Row>
 class TileWalk {
  public:
@@ -87,9 +131,14 @@ class TileWalk {
     const TileOrder& order = params_.order;
     const int index = next_index();
     if (params_.lengths.any) {
-      return find(index);
+      const TilePlace at = find(index);
+      if (at.batch < 0) {
+        leave(index, tiles_before_);
+      }
+      return at;
     }
     if (index >= order.tiles) {
+      leave(index, order.tiles);
       return {-1, 0, 0};
     }
     TilePlace at = place_in_group<Row>(index, order.units, order.blocks, order.section_units);
@@ -101,19 +150,24 @@ class TileWalk {
  private:
   ROWMAX_DEVICE int next_index() {
     const int grid = static_cast<int>(gridDim.x);
-    const int place = static_cast<int>(blockIdx.x);
     const int round = round_++;
     if (params_.counter != nullptr && round > 0) {
-      int fetched = 0;
+      int ticket = 0;
       if (threadIdx.x % 32 == 0) {
-        fetched = atomicAdd(params_.counter, 1);
+        ticket = take_ticket(params_.counter, round == 1);
       }
-      return ptx::uniform(fetched) + grid;
+      return ptx::uniform(ticket) + grid;
     }
-    // Banded tiles come longest first: alternating directions give every CTA about the same sum of
-    // lengths.
-    const bool backwards = Traits<Row>::kBanded && (round & 1) != 0;
-    return round * grid + (backwards ? grid - 1 - place : place);
+    return round * grid + static_cast<int>(blockIdx.x);
+  }
+
+  // After the last index of this CTA. As many tickets are taken as there are tiles: each CTA that had
+  // a first tile takes one too many.
+  ROWMAX_DEVICE void leave(int index, int tiles) const {
+    if (params_.counter != nullptr && round_ > 1 && threadIdx.x % 32 == 0 &&
+        index - static_cast<int>(gridDim.x) == tiles - 1) {
+      leave_tickets(params_.counter);
+    }
   }
 
   // Row blocks of batch element `batch`; none past the last.

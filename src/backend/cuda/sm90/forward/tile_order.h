@@ -46,11 +46,29 @@ ROWMAX_FORCE_INLINE KeyBlocks tile_key_blocks(int key_begin, int key_end, int ti
   return {key_begin / tile_k, (key_end + tile_k - 1) / tile_k};
 }
 
-// End of the blocks that rows up to one whose last visible key is `last_key` visit, at least one.
-ROWMAX_FORCE_INLINE int own_block_end(int last_key, const KeyBlocks& tile, int tile_k) {
-  int end = last_key / tile_k + 1;
-  end = end < tile.begin + 1 ? tile.begin + 1 : end;
-  return end < tile.end ? end : tile.end;
+// What one warpgroup of a tile visits, from block `end` - 1 down to the tile's first. Its first
+// block is masked; of the others those in [clean_begin, clean_end) are visible to all of its rows.
+struct alignas(16) LoopBlocks {
+  int end;
+  int clean_end;
+  int clean_begin;
+  int skipped;  // blocks of the tile above its rows' diagonal
+};
+
+// Of a warpgroup whose first row sees keys before first_end, and its last row those of
+// [last_begin, last_end).
+ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, int first_end, int last_begin,
+                                           int last_end, int tile_k) {
+  LoopBlocks loop;
+  loop.end = (last_end - 1) / tile_k + 1;
+  loop.end = loop.end < tile.begin + 1 ? tile.begin + 1 : loop.end;
+  loop.end = loop.end < tile.end ? loop.end : tile.end;
+  loop.clean_end = first_end / tile_k;
+  loop.clean_end = loop.clean_end < tile.begin ? tile.begin : loop.clean_end;
+  loop.clean_begin = (last_begin + tile_k - 1) / tile_k;
+  loop.clean_begin = loop.clean_begin < tile.begin ? tile.begin : loop.clean_begin;
+  loop.skipped = tile.end - loop.end;
+  return loop;
 }
 
 }  // namespace rowmax::cuda::sm90

@@ -8,6 +8,7 @@
 #include "backend/cuda/ptx/wgmma.cuh"
 #include "backend/cuda/sm90/forward/config.h"
 #include "backend/cuda/sm90/forward/params.h"
+#include "backend/cuda/sm90/forward/tile_order.h"
 
 namespace rowmax::cuda::sm90 {
 
@@ -17,6 +18,8 @@ struct Traits {
   static_assert(is_valid(kConfig));
   static constexpr SharedLayout kShared = shared_layout(kConfig);
   static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
+  // A warpgroup may have its last block before the tile's.
+  static constexpr bool kSkips = kBanded && kConfig.tile_q > kConfig.tile_k;
   static constexpr bool kOptions = kConfig.options == Options::kAll;
   static constexpr ptx::Mma kMma =
       kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
@@ -88,6 +91,9 @@ inline constexpr int kGroupBarrier = 8;
 
 // A decoded tile, published by kQFull beside its Q tile.
 struct TileInfo {
+  LoopBlocks loops[kMaxWarpgroups];  // banded
+  int64_t out;   // offset of O's row of the first position and head, in elements
+  int64_t lse;   // and of its LSE
   int position;  // first query position
   int rows;      // query positions inside the sequence; 0: an empty tile, to be skipped
   int head;      // first of `pack` query heads
@@ -96,8 +102,8 @@ struct TileInfo {
   int block_begin;  // key blocks, at least one
   int block_end;    // 0: no more tiles
   int k_len;
-  int hi;  // row i sees keys i + lo <= j <= i + hi
-  int lo;
+  int key_begin;  // the tile's first position sees keys [key_begin, key_end), the next one those
+  int key_end;    // one further; before clipping to the sequence
   int q_begin;  // of the sequence in the query tensor
   int k_begin;
   int v_rows;      // rows of the last V block that are kept; the others are zeroed. kTileK: all
@@ -108,6 +114,11 @@ struct TileInfo {
   int reserved[3];
 };
 static_assert(sizeof(TileInfo) == kTileSlotBytes);
+
+// Query position of tile row `row`, relative to the tile's first: row / pack.
+ROWMAX_DEVICE int position_in_tile(const TileOrder& order, int row) {
+  return (row * order.inverse_pack) >> kInversePackShift;
+}
 
 // Shared-memory addresses of one CTA.
 template <class Row>
