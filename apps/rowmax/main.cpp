@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <string_view>
 
 #include "rowmax/version.h"
 #include "verbs.h"
@@ -61,7 +63,25 @@ constexpr NamedVerb kVerbs[] = {
     {"devices", "the devices, instruction sets and caches in use", add_devices},
 };
 
+// "--json=" would take the next argument for its value. Empty: no argument is one of these.
+std::string option_without_value(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") {
+      break;
+    }
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+      return std::string(argument);
+    }
+  }
+  return {};
+}
+
 int run(int argc, char** argv) {
+  if (const std::string option = option_without_value(argc, argv); !option.empty()) {
+    fmt::print(stderr, "rowmax: {0} has no value; accepted: {0}VALUE\n", option);
+    return kExitBadInput;
+  }
   CLI::App app("Exact attention without the score matrix.", "rowmax");
   app.set_version_flag("--version", "rowmax " ROWMAX_VERSION_STRING);
   app.footer(kFooter);

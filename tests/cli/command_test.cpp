@@ -117,6 +117,9 @@ TEST(Options, EmptyTextsAreRefused) {
   for (const std::vector<std::string>& command : commands) {
     expect_refused(command, {"is ''; accepted: "});
   }
+  for (const char* option : {"--json=", "--suite=", "--device="}) {
+    expect_refused({"bench", option, kTiny}, {option, "has no value; accepted: "});
+  }
   expect_refused({"verify", ""}, {"case \"\""});
   expect_refused({"bench", ""}, {"case \"\""});
   expect_refused({"explain", ""}, {"case \"\""});
