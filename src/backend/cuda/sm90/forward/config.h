@@ -36,6 +36,7 @@ struct ForwardConfig {
   MaskClass mask = MaskClass::kBanded;
   Options options = Options::kNone;
   Rescale rescale = Rescale::kWarp;
+  int early_turn = 0;  // 16-key steps of P V that a warpgroup issues after it has passed the turn
 };
 
 // Columns of a panel: 128 bytes, the width of the copy engine's swizzle.

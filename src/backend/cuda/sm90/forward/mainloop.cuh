@@ -120,7 +120,7 @@ class Consumer {
     }
     ptx::wgmma_commit();
   }
-  // O (+)= P V.
+  // O (+)= P V. The turn passes with the last products: the next warpgroup needs a while to begin.
   ROWMAX_DEVICE void issue_out(uint32_t v, int accumulate) {
     const uint64_t b = ptx::descriptor(v);
 #pragma unroll
@@ -128,6 +128,9 @@ class Consumer {
       ptx::Wgmma<T::kHeadDimV>::template rs<T::kMma>(o_, p_[4 * i], p_[4 * i + 1], p_[4 * i + 2],
                                                      p_[4 * i + 3], b + i * 128,
                                                      i != 0 ? 1 : accumulate);
+      if (i == T::kTileK / 16 - 1 - T::kConfig.early_turn) {
+        pass_turn();
+      }
     }
     ptx::wgmma_commit();
   }
@@ -227,7 +230,6 @@ class Consumer {
     wait_v(blocks_ - 1);
     ptx::wgmma_fence();
     issue_out(v, accumulate);
-    pass_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
     free_k(blocks_);
@@ -307,7 +309,6 @@ class Consumer {
     take_turn();
     ptx::wgmma_fence();
     issue_out(v, accumulate);
-    pass_turn();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
     free_v(blocks_ - 1);
@@ -342,7 +343,6 @@ class Consumer {
       wait_v(last);
       ptx::wgmma_fence();
       issue_out(v, accumulate);
-      pass_turn();
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
       free_k(blocks_);
