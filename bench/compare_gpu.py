@@ -19,7 +19,7 @@ import random
 import re
 import statistics
 
-from capi import Call, load_library, view, visible_pairs
+from capi import Call, commit, load_library, view, visible_pairs
 
 PEERS = ("fa3", "fa4", "cudnn", "fa2")
 GEMM_SIZE = 8192
@@ -385,7 +385,7 @@ def main():
     peers = Peers()
     torch.manual_seed(args.seed)
     head = {"device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
-            "rounds": args.rounds, "version": library.rowmax_version().decode(),
+            "rounds": args.rounds, "version": library.rowmax_version().decode(), "commit": commit(),
             "versions": versions(torch, peers)}
     print(json.dumps(head))
     a, b = (torch.randn(GEMM_SIZE, GEMM_SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))

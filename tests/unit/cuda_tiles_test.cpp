@@ -12,10 +12,12 @@
 namespace rowmax::test {
 namespace {
 
+using cuda::sm90::Divider;
 using cuda::sm90::Element;
 using cuda::sm90::ForwardConfig;
 using cuda::sm90::KeyBlocks;
 using cuda::sm90::LoopBlocks;
+using cuda::sm90::make_divider;
 using cuda::sm90::Options;
 using cuda::sm90::Rescale;
 using cuda::sm90::TilePlace;
@@ -37,6 +39,20 @@ TEST(CudaTiles, RowsFitTheirMultiprocessor) {
   }
 }
 
+TEST(CudaTiles, DividersDivide) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    const int by = round < 300 ? 1 + round : 1 + static_cast<int>(random() >> (1 + random() % 30));
+    const Divider divider = make_divider(by);
+    for (const int n : {0, 1, by - 1, by, by + 1, by / 2, 0x7fffffff, 0x7ffffffe,
+                        static_cast<int>(random() >> 1), static_cast<int>(random() >> 12)}) {
+      if (n >= 0) {
+        ASSERT_EQ(cuda::sm90::divide(n, divider), n / by) << n << " / " << by;
+      }
+    }
+  }
+}
+
 TEST(CudaTiles, OrdersVisitEveryTileOnce) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
@@ -46,8 +62,12 @@ TEST(CudaTiles, OrdersVisitEveryTileOnce) {
     std::vector<int> by_length(static_cast<size_t>(units * blocks));
     std::vector<int> by_unit(by_length.size());
     for (int index = 0; index < units * blocks; ++index) {
-      const TilePlace a = cuda::sm90::place_by_length(index, units, blocks, section);
+      const TilePlace a = cuda::sm90::place_by_length(
+          index, cuda::sm90::make_sections<Divider>(units, blocks, section, make_divider));
       const TilePlace b = cuda::sm90::place_by_unit(index, blocks);
+      const TilePlace c = cuda::sm90::place_by_length(
+          index, cuda::sm90::make_sections<int>(units, blocks, section, [](int n) { return n; }));
+      ASSERT_TRUE(a.unit == c.unit && a.block == c.block);
       for (const TilePlace& at : {a, b}) {
         ASSERT_TRUE(at.unit >= 0 && at.unit < units && at.block >= 0 && at.block < blocks);
       }

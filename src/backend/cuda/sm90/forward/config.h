@@ -61,10 +61,12 @@ ROWMAX_HOST_DEVICE constexpr int v_bytes(const ForwardConfig& c) {
 }
 
 // Barriers and decoded tiles behind the tiles, see SharedLayout.
-inline constexpr int kBarrierBytes = 256;
+inline constexpr int kBarrierBytes = 352;
 inline constexpr int kTileSlotBytes = 160;
-// A slot is written again when the consumers are done with the three tiles after its own.
-inline constexpr int kTileSlots = 4;
+// In use at once: two tiles at the consumers, up to kMaxStages + 1 at the loaders, kTilesAhead
+// beyond them.
+inline constexpr int kTileSlots = 16;
+inline constexpr int kTilesAhead = 3;
 inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
 
 // Two Q tiles when they fit and O (staged in its tile's Q buffer) is no wider than Q: the next

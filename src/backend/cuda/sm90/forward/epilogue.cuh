@@ -47,7 +47,8 @@ ROWMAX_DEVICE RowPlace row_place(const ForwardParams& params, const TileInfo& ti
   return place;
 }
 
-// Maximum in log2 units and sum of a thread's two rows, the sink included; sum 0: no key and no sink.
+// Maximum in log2 units and sum of a thread's two rows, the sink included; sum 0: no key and no
+// sink.
 struct RowSums {
   float max[2];
   float sum[2];
@@ -110,8 +111,7 @@ ROWMAX_DEVICE void store_lse(const ForwardParams& params, const TileInfo& tile, 
     const int position = position_in_tile(params.order, row + 8 * r);
     if (position < tile.rows) {
       lse[row_offset(params.order, params.lse, row + 8 * r, position)] =
-          sums.sum[r] == 0.f ? -ptx::kInfinity
-                             : (sums.max[r] + ptx::lg2(sums.sum[r])) * ptx::kLn2;
+          sums.sum[r] == 0.f ? -ptx::kInfinity : (sums.max[r] + ptx::lg2(sums.sum[r])) * ptx::kLn2;
     }
   }
 }

@@ -13,12 +13,16 @@ ROWMAX_DEVICE void init_barriers(const SharedMap<Row>& shared) {
   constexpr uint32_t kConsumerWarps = 4 * T::kWarpgroups;
   for (int i = 0; i < T::kQBuffers; ++i) {
     ptx::mbarrier_init(shared.barrier(kQFull, i), 1);
-    ptx::mbarrier_init(shared.barrier(kQEmpty, i), T::kQBuffers == 2 ? 1 : kConsumerWarps);
+    ptx::mbarrier_init(shared.barrier(kQEmpty, i), kConsumerWarps);
     ptx::mbarrier_init(shared.barrier(kOFull, i), kConsumerWarps);
   }
   ptx::mbarrier_init(shared.barrier(kVLoaded, 0), 1);
-  ptx::mbarrier_init(shared.barrier(kSlotFull, 0), 1);
-  ptx::mbarrier_init(shared.barrier(kSlotWanted, 0), 1);
+  for (int i = 0; i < kTileSlots; ++i) {
+    ptx::mbarrier_init(shared.barrier(kSlotFull, i), 1);
+  }
+  for (int i = 0; i <= kTilesAhead; ++i) {
+    ptx::mbarrier_init(shared.barrier(kSlotWanted, i), 1);
+  }
   for (int i = 0; i < T::kStages; ++i) {
     ptx::mbarrier_init(shared.barrier(kKFull, i), 1);
     ptx::mbarrier_init(shared.barrier(kKEmpty, i), kConsumerWarps);
@@ -45,12 +49,12 @@ __global__ void __launch_bounds__(Traits<Row>::kThreads, 1)
       schedule<Row>(params, shared);
     } else if (warp == 0) {
       if (threadIdx.x % 32 == 0) {
-        produce_q_and_k<Row>(params, shared);
+        produce_k<Row>(params, shared);
       }
     } else if (warp == 1) {
       produce_v<Row>(params, shared);
-    } else if (T::kQBuffers == 2 && warp == 2 && threadIdx.x % 32 == 0) {
-      store_out<Row>(params, shared);
+    } else if (warp == 2 && threadIdx.x % 32 == 0) {
+      move_q_and_out<Row>(params, shared);
     }
   } else {
     ptx::setmaxnreg_inc<T::kConsumerRegisters>();

@@ -11,6 +11,7 @@
 
 #include "backend/cuda/sm90/forward/block.cuh"
 #include "backend/cuda/tile/softmax.cuh"
+#include "backend/cuda/tile/trace.cuh"
 
 namespace rowmax::cuda::sm90 {
 
@@ -23,7 +24,8 @@ class Consumer {
       : params_(params),
         shared_(shared),
         lane_(threadIdx.x % 32),
-        row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4) {}
+        row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4),
+        trace_(params.trace, warpgroup, threadIdx.x % 128 == 0) {}
 
   ROWMAX_DEVICE void run() {
     ptx::mbarrier_wait(shared_.barrier(kQFull, 0), 0);
@@ -223,15 +225,20 @@ class Consumer {
     const uint32_t q = q_descriptor(count);
     const uint32_t k = k_descriptor(blocks_);
     const uint32_t v = v_descriptor(blocks_ - 1);
+    trace_.mark(TraceState::kWaitKeys, j);
     wait_k(blocks_);
+    trace_.mark(TraceState::kWaitTurn, j);
     take_turn();
+    trace_.mark(TraceState::kIssue, j);
     ptx::wgmma_fence();
     issue_scores(q, k);
     wait_v(blocks_ - 1);
     ptx::wgmma_fence();
     issue_out(v, accumulate);
+    trace_.mark(TraceState::kWaitScores, j);
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
+    trace_.mark(TraceState::kMaximum, j);
     free_k(blocks_);
     if (T::kQBuffers == 1 && j == tile_.block_begin) {
       free_q();
@@ -244,9 +251,11 @@ class Consumer {
     const bool rescale = tile::next_max<kSelect>(s_, state_, scale);
     // The product of block j + 1 has run under the row maxima. Waiting for it here, before the
     // exponentials, frees V early and lets packing and rescaling hide among them.
+    trace_.mark(TraceState::kWaitOut, j);
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
     ptx::pin(p_);
+    trace_.mark(TraceState::kExponentials, j);
     free_v(blocks_ - 1);
     ++blocks_;
     if (!kSelect && rescale) {
@@ -336,21 +345,29 @@ class Consumer {
       const uint32_t q = q_descriptor(next);
       const uint32_t k = k_descriptor(blocks_);
       const uint32_t v = v_descriptor(last);
+      const int first = next_tile.block_end - 1;
+      trace_.mark(TraceState::kWaitKeys, first);
       wait_k(blocks_);
+      trace_.mark(TraceState::kWaitTurn, first);
       take_turn();  // also: all warps of this warpgroup have read this tile's Q
+      trace_.mark(TraceState::kIssue, first);
       ptx::wgmma_fence();
       issue_scores(q, k);
       wait_v(last);
       ptx::wgmma_fence();
       issue_out(v, accumulate);
+      trace_.mark(TraceState::kWaitScores, first);
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
+      trace_.mark(TraceState::kMaximum, first);
       free_k(blocks_);
       tile::RowState done = state_;
-      first_softmax(next_tile.block_end - 1, next);
+      first_softmax(first, next);
+      trace_.mark(TraceState::kWaitOut, first);
       ptx::wgmma_wait<0>();
       ptx::pin(o_);
       ptx::pin(p_);
+      trace_.mark(TraceState::kExponentials, first);
       free_v(last);
       ++blocks_;
       tile::exponentials(s_, state_, params_.score.exponent_scale);
@@ -358,6 +375,7 @@ class Consumer {
       if constexpr (!T::kTurns) {
         ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
       }
+      trace_.mark(TraceState::kStore, static_cast<int>(count));
       store_staged<Row>(params_, shared_, o_, done, row_, count);
       tile_ = next_tile;
     }
@@ -367,6 +385,7 @@ class Consumer {
     for (uint32_t count = 0;;) {
       first_block(count);
       last_block(loop(count));
+      trace_.mark(TraceState::kStore, static_cast<int>(count));
       store_direct<Row>(params_, slot(count), o_, state_, row_);
       ++count;
       ptx::mbarrier_wait(shared_.barrier(kQFull, 0), ring_parity<1>(count));
@@ -384,6 +403,7 @@ class Consumer {
   uint32_t blocks_ = 0;  // K blocks used so far
   LoopTile tile_;
   tile::RowState state_;
+  tile::Trace trace_;
   float s_[T::kScores];
   float o_[T::kOut];
   uint32_t p_[T::kPacked];

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "backend/cuda/ptx/types.cuh"
+#include "backend/cuda/sm90/forward/tile_order.h"
 #include "backend/cuda/tile/lengths.cuh"
+#include "backend/cuda/trace_record.h"
 #include "problem/band.h"
 
 namespace rowmax::cuda::sm90 {
@@ -15,16 +17,16 @@ inline constexpr int kInversePackShift = 20;
 // heads of one kv head, whose rows share tiles: row r of a tile is head r % pack at position
 // r / pack.
 struct TileOrder {
-  int tiles = 0;   // upper bound: short sequences have fewer
-  int blocks = 0;  // tiles of a unit, likewise
+  int tiles = 0;  // upper bound: short sequences have fewer
   int batch = 0;
-  int units = 0;            // batch * units_per_batch
-  int units_per_batch = 0;  // heads_q / pack
-  int section_units = 0;    // banded: units whose K and V share the L2 cache
+  int section_units = 0;            // banded: units whose K and V share the L2 cache
+  Divider blocks = {};              // tiles of a unit, likewise an upper bound
+  Divider units_per_batch = {};     // heads_q / pack
+  Divider heads_per_kv = {};        // heads_q / heads_kv
+  Sections<Divider> sections = {};  // banded, of all units
   int pack = 1;
   int positions = 0;     // query positions of a tile: tile_q / pack
   int inverse_pack = 0;  // ceil(2^kInversePackShift / pack)
-  int heads_per_kv = 1;  // heads_q / heads_kv
 };
 
 // Score options. Scores are kept as s, with softmax argument s * exponent_scale in log2 units.
@@ -74,6 +76,7 @@ struct ForwardParams {
   MapSteps k_steps;
   MapSteps v_steps;
   MapSteps out_steps;
+  TraceRecord* trace = nullptr;  // trace builds
 };
 
 }  // namespace rowmax::cuda::sm90

@@ -10,6 +10,9 @@
 #include <string>
 
 #include "backend/cuda/check.h"
+#if defined(ROWMAX_CUDA_TRACE)
+#include "backend/cuda/trace.h"
+#endif
 
 namespace rowmax::cuda::sm90 {
 namespace {
@@ -202,7 +205,8 @@ Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const 
   order.pack = choose_pack(args, config);
   order.positions = config.tile_q / order.pack;
   order.inverse_pack = ((1 << kInversePackShift) + order.pack - 1) / order.pack;
-  order.heads_per_kv = static_cast<int>(shape.heads_q / shape.heads_kv);
+  const int64_t heads_per_kv = shape.heads_q / shape.heads_kv;
+  order.heads_per_kv = make_divider(static_cast<int>(heads_per_kv));
   const int64_t blocks = (shape.seqlen_q + order.positions - 1) / order.positions;
   const int64_t units_per_batch = shape.heads_q / order.pack;
   const int64_t units = shape.batch * units_per_batch;
@@ -210,20 +214,21 @@ Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const 
     return Status::unsupported(std::string(kernel) + ": " + std::to_string(units) + " x " +
                                std::to_string(blocks) + " tiles exceed 2^30");
   }
-  order.blocks = static_cast<int>(blocks);
+  order.blocks = make_divider(static_cast<int>(blocks));
   order.batch = static_cast<int>(shape.batch);
-  order.units_per_batch = static_cast<int>(units_per_batch);
-  order.units = static_cast<int>(units);
+  order.units_per_batch = make_divider(static_cast<int>(units_per_batch));
   order.tiles = static_cast<int>(units * blocks);
   const int64_t head_bytes =
       std::max<int64_t>(1, shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2);
-  const int64_t fit = kL2Bytes / head_bytes * (order.heads_per_kv / order.pack);
+  const int64_t fit = kL2Bytes / head_bytes * (heads_per_kv / order.pack);
   const int64_t group = own_lengths ? units_per_batch : units;
   int64_t section = 1;  // a power of two: equal sections
   while (section * 2 <= fit && section * 2 <= group) {
     section *= 2;
   }
   order.section_units = static_cast<int>(section);
+  order.sections = make_sections<Divider>(static_cast<int>(units), static_cast<int>(blocks),
+                                          own_lengths ? 1 : order.section_units, make_divider);
   return {};
 }
 
@@ -298,6 +303,13 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   if (config.options == Options::kNone && (params.score.changes || params.out_f32)) {
     return Status::unsupported(std::string(kernel) + " has no options");
   }
+#if defined(ROWMAX_CUDA_TRACE)
+  Result<TraceRecord*> trace = begin_trace(launch.stream, kernel);
+  if (!trace.ok()) {
+    return trace.status();
+  }
+  params.trace = *trace;
+#endif
   EncodeTiled encode = nullptr;
   if (Status status = find_encode(kernel, encode); !status.ok()) {
     return status;

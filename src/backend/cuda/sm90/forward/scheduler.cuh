@@ -6,15 +6,6 @@
 
 namespace rowmax::cuda::sm90 {
 
-template <class Row>
-ROWMAX_DEVICE TilePlace place_in_group(int index, int units, int blocks, int section_units) {
-  if constexpr (Traits<Row>::kBanded) {
-    return place_by_length(index, units, blocks, section_units);
-  } else {
-    return place_by_unit(index, blocks);
-  }
-}
-
 ROWMAX_DEVICE int saturate_offset(int64_t offset) {
   constexpr int64_t kLimit = int64_t{1} << 30;
   return static_cast<int>(offset < -kLimit ? -kLimit : offset > kLimit ? kLimit : offset);
@@ -28,7 +19,7 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
   const int head = at.unit * order.pack;
   tile.batch = at.batch;
   tile.head = head;
-  tile.kv_head = head / order.heads_per_kv;
+  tile.kv_head = divide(head, order.heads_per_kv);
   const tile::Extent extent = tile::extent(params.lengths, at.batch);
   tile.q_begin = extent.q_begin;
   tile.k_begin = extent.k_begin;
@@ -79,8 +70,8 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
   }
 }
 
-// What warpgroup `warpgroup` visits of a decoded tile: consumers would spend the time of a third of a
-// block on it.
+// What warpgroup `warpgroup` visits of a decoded tile: consumers would spend the time of a third of
+// a block on it.
 template <class Row>
 ROWMAX_DEVICE void decode_loop(const TileOrder& order, TileInfo& tile, int warpgroup) {
   const int first = position_in_tile(order, warpgroup * 64);
@@ -119,8 +110,8 @@ ROWMAX_DEVICE void leave_tickets(uint64_t* counter) {
   *static_cast<volatile uint64_t*>(counter) = 0;
 }
 
-// The tiles of this CTA, one after the other. All lanes of a warp call it together. The first is the
-// CTA's own index; later ones come from the counter, or by turns of the grid. They grow.
+// The tiles of this CTA, one after the other. All lanes of a warp call it together. The first is
+// the CTA's own index; later ones come from the counter, or by turns of the grid. They grow.
 template <class Row>
 class TileWalk {
  public:
@@ -141,9 +132,14 @@ class TileWalk {
       leave(index, order.tiles);
       return {-1, 0, 0};
     }
-    TilePlace at = place_in_group<Row>(index, order.units, order.blocks, order.section_units);
-    at.batch = at.unit / order.units_per_batch;
-    at.unit -= at.batch * order.units_per_batch;
+    TilePlace at;
+    if constexpr (Traits<Row>::kBanded) {
+      at = place_by_length(index, order.sections);
+    } else {
+      at = place_by_unit(index, order.blocks);
+    }
+    at.batch = divide(at.unit, order.units_per_batch);
+    at.unit -= at.batch * order.units_per_batch.value;
     return at;
   }
 
@@ -161,8 +157,8 @@ class TileWalk {
     return round * grid + static_cast<int>(blockIdx.x);
   }
 
-  // After the last index of this CTA. As many tickets are taken as there are tiles: each CTA that had
-  // a first tile takes one too many.
+  // After the last index of this CTA. As many tickets are taken as there are tiles: each CTA that
+  // had a first tile takes one too many.
   ROWMAX_DEVICE void leave(int index, int tiles) const {
     if (params_.counter != nullptr && round_ > 1 && threadIdx.x % 32 == 0 &&
         index - static_cast<int>(gridDim.x) == tiles - 1) {
@@ -185,7 +181,7 @@ class TileWalk {
     const int lane = threadIdx.x % 32;
     while (first_batch_ < order.batch) {
       const int blocks = blocks_of(first_batch_ + lane);
-      int end = blocks * order.units_per_batch;  // becomes the tiles of lanes 0 ... lane
+      int end = blocks * order.units_per_batch.value;  // becomes the tiles of lanes 0 ... lane
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {
         const int before = __shfl_up_sync(ptx::kFullWarp, end, distance);
@@ -195,9 +191,17 @@ class TileWalk {
       if (later != 0) {
         const int owner = __ffs(static_cast<int>(later)) - 1;
         const int owner_blocks = __shfl_sync(ptx::kFullWarp, blocks, owner);
-        const int begin = __shfl_sync(ptx::kFullWarp, end - blocks * order.units_per_batch, owner);
-        TilePlace at = place_in_group<Row>(index - tiles_before_ - begin, order.units_per_batch,
-                                           owner_blocks, order.section_units);
+        const int begin =
+            __shfl_sync(ptx::kFullWarp, end - blocks * order.units_per_batch.value, owner);
+        const int rest = index - tiles_before_ - begin;
+        TilePlace at;
+        if constexpr (Traits<Row>::kBanded) {
+          at = place_by_length(
+              rest, make_sections<int>(order.units_per_batch.value, owner_blocks,
+                                       order.section_units, [](int number) { return number; }));
+        } else {
+          at = place_by_unit(rest, owner_blocks);
+        }
         at.batch = first_batch_ + owner;
         return at;
       }

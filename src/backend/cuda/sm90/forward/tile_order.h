@@ -2,6 +2,8 @@
 // and device: tests enumerate it on the CPU.
 #pragma once
 
+#include <cstdint>
+
 #include "problem/band.h"
 
 namespace rowmax::cuda::sm90 {
@@ -13,23 +15,71 @@ struct TilePlace {
   int block;
 };
 
-// Tile `index` of a group of `units` with `blocks` tiles each: its unit in the group and its block.
-// Full: the tiles of a unit are neighbours and share its K and V in L2.
-ROWMAX_FORCE_INLINE TilePlace place_by_unit(int index, int blocks) {
-  return {0, index / blocks, index % blocks};
+// Division of n in [0, 2^31) by a number known on the host, with one multiplication: a warp that
+// decodes tiles beside busy ones takes some 200 clocks for a division.
+struct Divider {
+  uint32_t multiplier;
+  int shift;
+  int value;
+};
+
+ROWMAX_FORCE_INLINE Divider make_divider(int value) {
+  int bits = 0;
+  while ((int64_t{1} << bits) < value) {
+    ++bits;
+  }
+  const uint64_t power = uint64_t{1} << (31 + bits);
+  return {static_cast<uint32_t>((power + static_cast<uint64_t>(value) - 1) /
+                                static_cast<uint64_t>(value)),
+          31 + bits, value};
 }
 
-// Banded: longest tiles first inside sections of units whose K and V fit the L2 cache. The last
-// section takes the remainder: a short section of its own would start its long tiles too late.
-ROWMAX_FORCE_INLINE TilePlace place_by_length(int index, int units, int blocks, int section_units) {
-  const int full_section = section_units * blocks;
-  const int sections = units / section_units;
-  int section = index / full_section;
-  section = section < sections ? section : sections - 1;
-  const int first = section * section_units;
-  const int width = section == sections - 1 ? units - first : section_units;
-  const int rest = index - section * full_section;
-  return {0, first + rest % width, blocks - 1 - rest / width};
+ROWMAX_FORCE_INLINE int divide(int n, const Divider& by) {
+  return static_cast<int>(static_cast<uint64_t>(static_cast<uint32_t>(n)) * by.multiplier >>
+                          by.shift);
+}
+ROWMAX_FORCE_INLINE int value_of(const Divider& by) { return by.value; }
+ROWMAX_FORCE_INLINE int divide(int n, int by) { return n / by; }
+ROWMAX_FORCE_INLINE int value_of(int by) { return by; }
+
+// Tile `index` of a group of units with `blocks` tiles each: its unit in the group and its block.
+// Full: the tiles of a unit are neighbours and share its K and V in L2.
+template <class Number>
+ROWMAX_FORCE_INLINE TilePlace place_by_unit(int index, const Number& blocks) {
+  const int unit = divide(index, blocks);
+  return {0, unit, index - unit * value_of(blocks)};
+}
+
+// The units of a group in sections whose K and V fit the L2 cache. The last section takes the
+// remainder: a short section of its own would start its long tiles too late.
+template <class Number>
+struct Sections {
+  Number tiles;       // of a section
+  Number units;       // of a section
+  Number last_units;  // of the last section
+  int count;
+  int blocks;  // tiles of a unit
+};
+
+// `number` makes a Number from an int.
+template <class Number, class MakeNumber>
+ROWMAX_FORCE_INLINE Sections<Number> make_sections(int units, int blocks, int section_units,
+                                                   const MakeNumber& number) {
+  const int count = units / section_units;
+  return {number(section_units * blocks), number(section_units),
+          number(units - (count - 1) * section_units), count, blocks};
+}
+
+// Banded: longest tiles first inside a section.
+template <class Number>
+ROWMAX_FORCE_INLINE TilePlace place_by_length(int index, const Sections<Number>& sections) {
+  int section = divide(index, sections.tiles);
+  section = section < sections.count ? section : sections.count - 1;
+  const int rest = index - section * value_of(sections.tiles);
+  const Number& units = section == sections.count - 1 ? sections.last_units : sections.units;
+  const int row = divide(rest, units);
+  return {0, section * value_of(sections.units) + rest - row * value_of(units),
+          sections.blocks - 1 - row};
 }
 
 // Blocks of keys that a tile or a part of it visits.

@@ -58,12 +58,11 @@ struct Traits {
 
 // mbarriers, 8 bytes each.
 // name           count           a phase per  arrives                          protects
-// kSlotFull      1               tile         warp 3                           a decoded tile
-// kSlotWanted    1               tile         warp 0, a few blocks early       the next slot
-// kQFull         1 + bytes       tile         warp 0                           Q tile, tile slot
-// kQEmpty        1 / 4 a wg      tile         storer, or (one buffer) the      Q buffer
-//                                             consumer warps after their last
-//                                             product of Q
+// kSlotFull      1               16 tiles     warp 3                           a decoded tile
+// kSlotWanted    1               4 tiles      warp 0, a few blocks early       the next slot
+// kQFull         1 + bytes       tile         warp 2                           Q tile, tile slot
+// kQEmpty        4 a warpgroup   tile         one Q buffer: consumer warps     Q buffer
+//                                             after their last product of Q
 // kOFull         4 a warpgroup   tile         consumer warps, O staged         O in the Q buffer
 // kKFull, kVFull 1 + bytes       key block    warps 0, 1                       K, V stage
 // kKEmpty, ...   4 a warpgroup   key block    consumer warps after their wait  K, V stage
@@ -75,8 +74,8 @@ enum Barrier : int {
   kOFull = 4,
   kVLoaded = 6,
   kSlotFull = 7,
-  kSlotWanted = 8,
-  kKFull = 9,
+  kSlotWanted = kSlotFull + kTileSlots,
+  kKFull = kSlotWanted + kTilesAhead + 1,
   kKEmpty = kKFull + kMaxStages,
   kVFull = kKEmpty + kMaxStages,
   kVEmpty = kVFull + kMaxStages,
@@ -104,7 +103,7 @@ struct TileInfo {
   int k_len;
   int key_begin;  // the tile's first position sees keys [key_begin, key_end), the next one those
   int key_end;    // one further; before clipping to the sequence
-  int q_begin;  // of the sequence in the query tensor
+  int q_begin;    // of the sequence in the query tensor
   int k_begin;
   int v_rows;      // rows of the last V block that are kept; the others are zeroed. kTileK: all
   int store_rows;  // 1: O is stored row by row, since a copy would write past the sequence
