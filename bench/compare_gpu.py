@@ -6,8 +6,8 @@ Needs torch with CUDA and a build of the preset `cuda`; FA3 and FA4 take part wh
 imported:
     python3 bench/compare_gpu.py --build build/cuda --suite table --json bench/results/NAME.jsonl
 
-Every contender's calls are captured in a CUDA graph. A round replays each graph for --round-ms, in an
-order that turns from round to round. Verdicts are on the ratio per round: its median and its 10th
+Every contender's calls are captured in a CUDA graph. A round replays each graph for --round-ms, in a
+random order: what runs after a kernel that draws little power starts with a higher clock. Verdicts are on the ratio per round: its median and its 10th
 percentile. FLOPs are exact visible pairs times 2 (D + Dv). Inputs are N(0, 1).
 """
 import argparse
@@ -311,8 +311,9 @@ def measure(torch, case, gemm, rounds, round_ms):
     for name in replays:
         replays[name].milliseconds()
     order = list(replays)
+    generator = random.Random(0)
     for _ in range(rounds):
-        order = order[1:] + order[:1]
+        generator.shuffle(order)
         for name in order:
             times[name].append(replays[name].milliseconds())
     return times

@@ -55,6 +55,7 @@ LAYER_EXCEPTIONS = {
     "tests/unit/band_test.cpp": ["src/problem/band.h"],
     "tests/unit/bind_test.cpp": ["src/api/bind.h"],
     "tests/unit/c_api_test.cpp": ["src/api/c_problem.h"],
+    "tests/unit/cpu_softmax_test.cpp": ["src/backend/cpu/softmax-inl.h"],
     "tests/unit/cuda_lengths_test.cpp": ["src/backend/cuda/tile/lengths.cuh"],
     "tests/unit/cuda_tiles_test.cpp": ["src/backend/cuda/sm90/forward/config.h",
                                        "src/backend/cuda/sm90/forward/instances.def",
@@ -233,6 +234,7 @@ CONDITIONALS = [
     (r"^src/backend/cuda/sm90/forward/prepare\.cpp$", r"CUDART_VERSION"),
     (r"^src/backend/cpu/simd/", None),
     (r"^src/backend/cuda/ptx/", None),
+    (r"^src/backend/cuda/tile/trace\.cuh$", r"ROWMAX_CUDA_TRACE"),  # kernels that record
     (r"^include/rowmax/(export|version|c_api)\.h$", None),        # visibility, extern "C"
     (r"^src/problem/band\.h$", r"__CUDACC__"),                    # host and device text
     (r"^src/backend/cpu/registry\.cpp$", r"ROWMAX_CPU_HAS_\w+"),  # rows of the build's units

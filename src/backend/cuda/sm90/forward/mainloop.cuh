@@ -1,12 +1,10 @@
 // The consumer warpgroups: 64 query rows each, scores and O in registers.
 //
-// One key block j:   wait K | my turn | issue S = Q K_j | wait V | issue O += P V_(j+1) | pass turn
-// |
+// One key block j: wait K | my turn | issue S = Q K_j | wait V | issue O += P V_(j+1) | pass turn |
 //                    wait S, free K | mask, row maxima | wait O, free V | rescale O if needed |
 //                    exponentials, sums | pack P
-// so that the softmax of block j runs under the product of block j + 1 and under the other
-// warpgroups' products. With two Q buffers the loop does not drain between tiles: the first product
-// of the next tile is issued together with this tile's last one.
+// so that softmax runs under the product of block j + 1 and under the others' products. With two Q
+// buffers nothing drains between tiles: the next tile's first product goes with this one's last.
 #pragma once
 
 #include "backend/cuda/sm90/forward/block.cuh"
@@ -64,26 +62,17 @@ class Consumer {
       ptx::bar_arrive(kTurnBarrier + (own + 1 == T::kWarpgroups ? 0 : own + 1), 256);
     }
   }
-  // K of block number `block` of this CTA, counted over all tiles; V likewise.
-  ROWMAX_DEVICE void wait_k(uint32_t block) const {
-    ptx::mbarrier_wait(shared_.barrier(kKFull, ring_index<T::kStages>(block)),
-                       ring_parity<T::kStages>(block));
+  // K or V of block number `block` of this CTA, counted over all tiles; full: kKFull or kVFull.
+  ROWMAX_DEVICE void wait(Barrier full, uint32_t block) const {
+    const uint32_t stage = ring_index<T::kStages>(block);
+    ptx::mbarrier_wait(shared_.barrier(full, stage), ring_parity<T::kStages>(block));
   }
-  ROWMAX_DEVICE void wait_v(uint32_t block) const {
-    ptx::mbarrier_wait(shared_.barrier(kVFull, ring_index<T::kStages>(block)),
-                       ring_parity<T::kStages>(block));
-  }
-  ROWMAX_DEVICE void free_k(uint32_t block) const {
+  ROWMAX_DEVICE void release(Barrier empty, uint32_t block) const {
     if (lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(kKEmpty, ring_index<T::kStages>(block)));
+      ptx::mbarrier_arrive(shared_.barrier(empty, ring_index<T::kStages>(block)));
     }
   }
-  ROWMAX_DEVICE void free_v(uint32_t block) const {
-    if (lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(kVEmpty, ring_index<T::kStages>(block)));
-    }
-  }
-  // One Q buffer: warp 0 may load the next tile once all consumer warps have read this one.
+  // One Q buffer: warp 2 may load the next tile once all consumer warps have read this one.
   ROWMAX_DEVICE void free_q() const {
     if (T::kQBuffers == 1 && lane_ == 0) {
       ptx::mbarrier_arrive(shared_.barrier(kQEmpty, 0));
@@ -171,12 +160,12 @@ class Consumer {
   ROWMAX_DEVICE void skip_keys(int blocks) {
 #pragma unroll 1
     for (int i = 0; i < blocks; ++i) {
-      wait_k(blocks_ + i);
+      wait(kKFull, blocks_ + i);
       if constexpr (kTakeTurns) {
         take_turn();
         pass_turn();
       }
-      free_k(blocks_ + i);
+      release(kKEmpty, blocks_ + i);
     }
     blocks_ += blocks;
   }
@@ -184,8 +173,8 @@ class Consumer {
   ROWMAX_DEVICE void skip_values(int blocks) {
 #pragma unroll 1
     for (uint32_t block = blocks_ - 1 - blocks; block != blocks_ - 1; ++block) {
-      wait_v(block);
-      free_v(block);
+      wait(kVFull, block);
+      release(kVEmpty, block);
     }
   }
 
@@ -196,12 +185,12 @@ class Consumer {
     }
     const uint32_t q = q_descriptor(count);
     const uint32_t k = k_descriptor(blocks_);
-    wait_k(blocks_);
+    wait(kKFull, blocks_);
     ptx::wgmma_fence();
     issue_scores(q, k);
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    free_k(blocks_);
+    release(kKEmpty, blocks_);
     ++blocks_;
     if (tile_.block_end - 1 == tile_.block_begin) {
       free_q();
@@ -226,20 +215,20 @@ class Consumer {
     const uint32_t k = k_descriptor(blocks_);
     const uint32_t v = v_descriptor(blocks_ - 1);
     trace_.mark(TraceState::kWaitKeys, j);
-    wait_k(blocks_);
+    wait(kKFull, blocks_);
     trace_.mark(TraceState::kWaitTurn, j);
     take_turn();
     trace_.mark(TraceState::kIssue, j);
     ptx::wgmma_fence();
     issue_scores(q, k);
-    wait_v(blocks_ - 1);
+    wait(kVFull, blocks_ - 1);
     ptx::wgmma_fence();
     issue_out(v, accumulate);
     trace_.mark(TraceState::kWaitScores, j);
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
     trace_.mark(TraceState::kMaximum, j);
-    free_k(blocks_);
+    release(kKEmpty, blocks_);
     if (T::kQBuffers == 1 && j == tile_.block_begin) {
       free_q();
     }
@@ -256,7 +245,7 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(p_);
     trace_.mark(TraceState::kExponentials, j);
-    free_v(blocks_ - 1);
+    release(kVEmpty, blocks_ - 1);
     ++blocks_;
     if (!kSelect && rescale) {
       rescale_out();
@@ -275,8 +264,7 @@ class Consumer {
     if constexpr (T::kSkips) {
       skip_values(tile_.skipped);
     }
-    if constexpr (T::kBanded &&
-                  T::kOptions) {  // one copy of the long step, which looks at every block
+    if constexpr (T::kBanded && T::kOptions) {  // one copy of the long step, looks at every block
 #pragma unroll 1
       for (; j >= tile_.block_begin; --j) {
         step<true>(j, count, accumulate);
@@ -314,13 +302,13 @@ class Consumer {
   // The last product of a tile with nothing beside it.
   ROWMAX_DEVICE void last_block(int accumulate) {
     const uint32_t v = v_descriptor(blocks_ - 1);
-    wait_v(blocks_ - 1);
+    wait(kVFull, blocks_ - 1);
     take_turn();
     ptx::wgmma_fence();
     issue_out(v, accumulate);
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
-    free_v(blocks_ - 1);
+    release(kVEmpty, blocks_ - 1);
   }
 
   ROWMAX_DEVICE void run_overlapped() {
@@ -347,20 +335,20 @@ class Consumer {
       const uint32_t v = v_descriptor(last);
       const int first = next_tile.block_end - 1;
       trace_.mark(TraceState::kWaitKeys, first);
-      wait_k(blocks_);
+      wait(kKFull, blocks_);
       trace_.mark(TraceState::kWaitTurn, first);
       take_turn();  // also: all warps of this warpgroup have read this tile's Q
       trace_.mark(TraceState::kIssue, first);
       ptx::wgmma_fence();
       issue_scores(q, k);
-      wait_v(last);
+      wait(kVFull, last);
       ptx::wgmma_fence();
       issue_out(v, accumulate);
       trace_.mark(TraceState::kWaitScores, first);
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
       trace_.mark(TraceState::kMaximum, first);
-      free_k(blocks_);
+      release(kKEmpty, blocks_);
       tile::RowState done = state_;
       first_softmax(first, next);
       trace_.mark(TraceState::kWaitOut, first);
@@ -368,7 +356,7 @@ class Consumer {
       ptx::pin(o_);
       ptx::pin(p_);
       trace_.mark(TraceState::kExponentials, first);
-      free_v(last);
+      release(kVEmpty, last);
       ++blocks_;
       tile::exponentials(s_, state_, params_.score.exponent_scale);
       pack_p();

@@ -10,9 +10,7 @@
 #include <string>
 
 #include "backend/cuda/check.h"
-#if defined(ROWMAX_CUDA_TRACE)
 #include "backend/cuda/trace.h"
-#endif
 
 namespace rowmax::cuda::sm90 {
 namespace {
@@ -303,13 +301,11 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   if (config.options == Options::kNone && (params.score.changes || params.out_f32)) {
     return Status::unsupported(std::string(kernel) + " has no options");
   }
-#if defined(ROWMAX_CUDA_TRACE)
   Result<TraceRecord*> trace = begin_trace(launch.stream, kernel);
   if (!trace.ok()) {
     return trace.status();
   }
   params.trace = *trace;
-#endif
   EncodeTiled encode = nullptr;
   if (Status status = find_encode(kernel, encode); !status.ok()) {
     return status;
