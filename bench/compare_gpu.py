@@ -77,7 +77,6 @@ def half():
 
 def ragged():
     """64 sequences, log-uniform lengths of 64 to 4096."""
-    generator = random.Random(0)
     lengths = [int(round(math.exp(generator.uniform(math.log(64), math.log(4096)))))
                for _ in range(64)]
     return [base(case="ragged", b=64, hq=2048 // d, hkv=2048 // d, sq=max(lengths), d=d,
@@ -304,14 +303,13 @@ def percentile(values, share):
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def measure(torch, case, gemm, rounds, round_ms):
+def measure(torch, case, gemm, rounds, round_ms, generator):
     replays = {name: Replay(torch, run, round_ms) for name, run in case.contenders.items()}
     replays["gemm"] = gemm
     times = {name: [] for name in replays}
     for name in replays:
         replays[name].milliseconds()
     order = list(replays)
-    generator = random.Random(0)
     for _ in range(rounds):
         generator.shuffle(order)
         for name in order:
@@ -385,6 +383,7 @@ def main():
     library = load_library(args.build)
     peers = Peers()
     torch.manual_seed(args.seed)
+    generator = random.Random(args.seed)
     head = {"device": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
             "rounds": args.rounds, "version": library.rowmax_version().decode(), "commit": commit(),
             "versions": versions(torch, peers)}
@@ -406,7 +405,7 @@ def main():
             except RuntimeError as error:
                 print(f"{describe(spec):52} {error}"[:200], flush=True)
                 continue
-            row = summarise(case, measure(torch, case, gemm, args.rounds, args.round_ms), head)
+            row = summarise(case, measure(torch, case, gemm, args.rounds, args.round_ms, generator), head)
             rows.append(row)
             rates = " ".join(f"{row[n] or 0:6.0f}" for n in ("fa3", "fa4", "cudnn", "fa2", "gemm"))
             print(f"{describe(spec):52} {row['rowmax']:7.0f} {rates}  {row.get('ratio', 0):5.3f} "

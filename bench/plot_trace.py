@@ -3,9 +3,9 @@
 ROWMAX_TRACE=FILE.json; the file also opens in chrome://tracing or Perfetto):
     python3 bench/plot_trace.py bench/results/h200_trace_DATE.json docs/plots/h200_trace.svg
 """
+import argparse
 import html
 import json
-import sys
 
 COLOURS = {"issue": "#d1495b", "maximum": "#5b84b1", "exponentials": "#2f4b7c", "store": "#7a9e7e",
            "load": "#e0a458"}  # other states are waits
@@ -58,10 +58,35 @@ def render(trace):
     return "\n".join(out) + "\n"
 
 
+def cut(trace, begin, end, about):
+    """The spans of CTA 0 that begin in [begin, end), in clocks, from 0 on; for files that are kept."""
+    kept = []
+    for event in trace["traceEvents"]:
+        if event["pid"] == 0 and event["ph"] == "M":
+            kept.append(event)
+        elif event["pid"] == 0 and begin <= event["ts"] < end:
+            kept.append(dict(event, ts=event["ts"] - begin))
+    return {"otherData": dict(trace["otherData"], **about), "traceEvents": kept}
+
+
 def main():
-    with open(sys.argv[1], encoding="utf-8") as f:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace")
+    parser.add_argument("svg")
+    parser.add_argument("--cut", help="BEGIN,END in clocks: only this part of CTA 0")
+    parser.add_argument("--json", help="also write what is drawn")
+    parser.add_argument("--about", action="append", default=[], help="KEY=VALUE for its otherData")
+    args = parser.parse_args()
+    with open(args.trace, encoding="utf-8") as f:
         trace = json.load(f)
-    with open(sys.argv[2], "w", encoding="utf-8") as f:
+    if args.cut:
+        begin, end = (int(word) for word in args.cut.split(","))
+        trace = cut(trace, begin, end, dict(word.split("=", 1) for word in args.about))
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            f.write(json.dumps(trace).replace('}, {"name"', '},\n{"name"') + "\n")
+    with open(args.svg, "w", encoding="utf-8") as f:
         f.write(render(trace))
 
 

@@ -43,10 +43,11 @@ std::vector<RunReport> run_kernels(const Case& spec, const std::vector<std::stri
 std::vector<std::string> serving_kernels(const Plan& plan);
 
 // Executes the plan on the inputs, in a workspace full of NaN between guard zones. A GPU's plan
-// runs on copies of the tensors, guard zones and all, which then come back. `violations` receives
-// what was written outside the workspace, and may be null.
+// runs on copies of the tensors, guard zones and all: on every multiprocessor and on one, in one
+// workspace. The results of the second run come back, with `one_multiprocessor` of that one.
+// `violations` receives what was written outside the workspace, and may be null.
 Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
-                    std::vector<std::string>* violations);
+                    std::vector<std::string>* violations, bool one_multiprocessor = false);
 
 // A GPU's plan on copies of the inputs: seconds of one call, an entry a round.
 Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, int rounds,

@@ -4,6 +4,7 @@ from collections import namedtuple
 
 Fault = namedtuple("Fault", "name file old new")
 CPU = "src/backend/cpu/"
+TILES = "src/backend/cuda/sm90/forward/tile_order.h"
 
 FAULTS = [
     # ---- bands and key ranges
@@ -46,6 +47,12 @@ FAULTS = [
     Fault("hidden_value_rows_used", CPU + "forward-inl.h",
           "if (!modifier_.any || block.finite_v) {", "if (schedule_.tile_k > 0) {"),
     Fault("empty_row_not_zero", CPU + "output-inl.h", "if (sum == 0.0) {", "if (sum < 0.0) {"),
+    Fault("gpu_last_section_short", TILES, "number(units - (count - 1) * section_units), count, blocks}",
+          "number(section_units), count, blocks}"),
+    Fault("gpu_masked_block_taken_as_clean", TILES, "loop.clean_end = first_end / tile_k;",
+          "loop.clean_end = first_end / tile_k + 1;"),
+    Fault("gpu_block_skipped_that_is_seen", TILES, "loop.end = (last_end - 1) / tile_k + 1;",
+          "loop.end = (last_end - 1) / tile_k;"),
     # ---- heads, lengths, pages, strides
     Fault("forward_head_map_swapped", CPU + "forward-inl.h",
           "k_rows_ = key_rows_of(args_, args_.k, args_.shape.head_dim, extent_, batch_, item.kv_head);",

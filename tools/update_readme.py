@@ -130,10 +130,10 @@ def gpu_performance_table():
     rows = [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()]
     head = rows[0]
     lines = [f"{head['device']}, torch {head['versions']['torch']}, cuDNN {head['versions']['cudnn']}, "
-             f"{head['date']} (`{files[-1].relative_to(ROOT)}`; median of {head['rounds']} interleaved "
-             "rounds; kernels changed since, see the kernel page). TFLOP/s; batch x length 16k tokens, heads x head dim 2048; ratio: time of the "
-             "fastest of FA3, FA4 and cuDNN that ran over Rowmax's, above 1 Rowmax is faster; median of the "
-             "rounds (10th percentile).", "",
+             f"{head['date']} (`{files[-1].relative_to(ROOT)}`, commit {head['commit']}; median of "
+             f"{head['rounds']} interleaved rounds). TFLOP/s; batch x length 16k tokens, heads x head dim "
+             "2048; ratio: time of the fastest of FA3, FA4 and cuDNN that ran over Rowmax's, above 1 Rowmax "
+             "is faster; median of the rounds (10th percentile).", "",
              "| bf16 forward | Rowmax | FA3 | FA4 | cuDNN | FA2 | bf16 GEMM | ratio |",
              "|---|---|---|---|---|---|---|---|"]
     for row in rows:

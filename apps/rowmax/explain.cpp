@@ -32,7 +32,7 @@ int run(const Options& options) {
   if (plan.status().code() == StatusCode::kOutOfMemory) {  // of the caller's limit
     bad_input(fmt::format("{}: {}", context, plan.status().message()));
   }
-  require(plan.status());
+  require(plan.status(), context);
   const std::string text = explain(*plan);
   fmt::print("{}{}", text, text.empty() || text.back() != '\n' ? "\n" : "");
   return kExitOk;

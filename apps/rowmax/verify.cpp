@@ -354,7 +354,7 @@ int run(Options options) {
 constexpr const char* kFooter =
     R"(Each line shows the largest error / limit of the case; the limit follows docs/numerics.md. Every
 case is run with poisoned memory, and its bits are compared between 1 and 3 threads. On a GPU every
-kernel that serves a case runs it twice, and the bits of both runs are compared.
+kernel that serves a case runs it on all multiprocessors and on one, and the bits are compared.
 Exit codes are those of rowmax --help; also 1 when fuzz left a feature untested, and 2 when no
 kernel serves a case.
 

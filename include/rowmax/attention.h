@@ -100,8 +100,9 @@ struct AttentionTensors {
 // host, values out of range are clamped to the storage. The call enqueues on options.stream and
 // returns; it allocates nothing, never waits, may be captured in a graph, and leaves the current
 // device as it was. The workspace stays in use until the enqueued work has finished: one for each
-// stream, or graph that may run at the same time. Q, K, V and O need 16-byte aligned pointers and
-// outer strides.
+// stream, or graph that may run at the same time. It may hold anything before its first use;
+// between uses it stays as the calls left it, or is filled with zeros. Q, K, V and O need 16-byte
+// aligned pointers and outer strides.
 ROWMAX_API Status execute(const Plan& plan, const AttentionTensors& tensors, void* workspace,
                           size_t workspace_bytes, const ExecuteOptions& options = {});
 

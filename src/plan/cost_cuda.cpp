@@ -18,8 +18,10 @@ constexpr double kSoftmaxInstructions = 4.0;
 // Share of the tensor peak that a mainloop reaches when nothing else limits it, by its consumer
 // warpgroups: a third one hides the softmax of the others (measured: docs/kernels/sm90_forward.md).
 constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
-// What the code of the options leaves of a row's rate even when none is used.
-constexpr double kOptionsShare = 0.8;
+// What is left of a row's rate when options are used: ALiBi's share (softcap 0.54).
+constexpr double kOptionsShare = 0.73;
+// A row with options serves a problem that needs none only when no other row does.
+constexpr double kUnneededOptions = 2.0;
 // Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
 constexpr double kBlockOverhead = 150.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
@@ -79,9 +81,16 @@ double heads_of(const AttentionProblem& problem) {
 
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
   const double share = kMatrixShare[std::clamp(config.warpgroups, 1, 4)];
-  const double block =
-      std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
-  return config.score_options ? block / kOptionsShare : block;
+  return std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
+}
+
+double factor_of_options(const AttentionProblem& problem, const KernelConfig& config) {
+  if (!config.score_options) {
+    return 1.0;
+  }
+  const bool needed = problem.score.softcap != 0.0 || problem.score.alibi ||
+                      problem.effective_scale() <= 0.0 || problem.out_dtype != problem.dtype;
+  return needed ? 1.0 / kOptionsShare : kUnneededOptions;
 }
 
 // Clocks -> us.
@@ -113,7 +122,7 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                     const DeviceInfo& device) {
   const BlockClocks clocks = block_clocks(config);
   const Blocks blocks = count_blocks(problem, config);
-  const double block = clocks_of_block(config, clocks);
+  const double block = clocks_of_block(config, clocks) * factor_of_options(problem, config);
   const double tiles = static_cast<double>(blocks.tiles) * heads_of(problem);
   const double all = block * blocks.total * heads_of(problem) + kTileClocks * tiles;
   const double longest = block * blocks.longest + kTileClocks;

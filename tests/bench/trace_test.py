@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The committed timeline of a Hopper kernel: consumer warpgroups alternate on the tensor cores, and
-their softmax runs under the products of the others."""
+"""bench/plot_trace.py, and the committed timeline of a Hopper kernel: consumer warpgroups alternate on
+the tensor cores, and their softmax runs under the products of the others."""
 import glob
 import json
 import os
@@ -9,7 +9,41 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
-from plot_trace import render, roles  # pylint: disable=wrong-import-position
+from plot_trace import cut, render, roles  # pylint: disable=wrong-import-position
+
+
+def span(tid, name, begin, length, pid=0):
+    return {"name": name, "ph": "X", "ts": begin, "dur": length, "pid": pid, "tid": tid,
+            "args": {"block": 0}}
+
+
+def name_of(tid, name, pid=0):
+    return {"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+class Plot(unittest.TestCase):
+    trace = {"otherData": {"kernel": "k<1>"},
+             "traceEvents": [name_of(1, "warpgroup 1"), name_of(0, "warpgroup 0"),
+                             name_of(2, "warpgroup 2"), name_of(0, "warpgroup 0", pid=1),
+                             span(1, "issue", 300, 50), span(0, "wait turn", 200, 100),
+                             span(0, "issue", 100, 100), span(0, "issue", 0, 9, pid=1)]}
+
+    def test_roles_in_order_without_those_not_seen(self):
+        found = roles(self.trace)
+        self.assertEqual([name for name, _ in found], ["warpgroup 0", "warpgroup 1"])
+        self.assertEqual([e["ts"] for e in found[0][1]], [100, 200])
+
+    def test_a_cut_begins_at_zero(self):
+        part = cut(self.trace, 150, 320, {"device": "d"})
+        self.assertEqual(part["otherData"], {"kernel": "k<1>", "device": "d"})
+        self.assertEqual([(name, [e["ts"] for e in spans]) for name, spans in roles(part)],
+                         [("warpgroup 0", [50]), ("warpgroup 1", [150])])
+
+    def test_picture(self):
+        svg = render(self.trace)
+        self.assertIn("k&lt;1&gt;", svg)
+        self.assertIn("250 clocks", svg)
+        self.assertEqual(svg.count('height="22"'), 3)  # a box a span
 
 
 class Trace(unittest.TestCase):

@@ -110,6 +110,7 @@ TEST(Cuda, DeclinesByName) {
       {"forward f32 s64 d64", "f32"},
       {"forward f64 s64 d64", "f64"},
       {"forward bf16 b1 h1 sq1 sk64 d64 paged=16,8,4 used_k", "paged"},
+      {"forward bf16 s64 d64 softcap=2000", "softcap"},
       {"forward bf16 s64 d65", "65"},
       {"forward bf16 s64 d264", "264"},
       {"backward bf16 s64 d64", "no kernel serves"},

@@ -94,8 +94,9 @@ void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seq
       const int hi = band.has_hi ? static_cast<int>(band.hi) : 1 << 30;
       const int lo = band.has_lo ? static_cast<int>(band.lo) : -(1 << 30);
       const int last = first + (group * 64 + 63) / pack;
-      const LoopBlocks loop = cuda::sm90::loop_blocks(tile, first + group * 64 / pack + hi + 1,
-                                                      last + lo, last + hi + 1, c.tile_k);
+      const LoopBlocks loop =
+          cuda::sm90::loop_blocks(tile, first + group * 64 / pack + hi + 1, last + lo,
+                                  last + hi + 1, c.tile_k, c.tile_q > c.tile_k);
       ASSERT_GT(loop.end, tile.begin);
       ASSERT_EQ(loop.end + loop.skipped, tile.end);
       ASSERT_LE(loop.skipped, c.stages) << row.name;

@@ -98,7 +98,7 @@ ROWMAX_DEVICE RowSums finish_rows(const ForwardParams& params, const TileInfo& t
   return sums;
 }
 
-// After O is on its way.
+// Staged O is on its way when this runs.
 ROWMAX_DEVICE void store_lse(const ForwardParams& params, const TileInfo& tile, int row,
                              const RowSums& sums) {
   if (params.lse.data == nullptr || (threadIdx.x & 3) != 0) {

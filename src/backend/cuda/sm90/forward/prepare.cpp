@@ -301,11 +301,6 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   if (config.options == Options::kNone && (params.score.changes || params.out_f32)) {
     return Status::unsupported(std::string(kernel) + " has no options");
   }
-  Result<TraceRecord*> trace = begin_trace(launch.stream, kernel);
-  if (!trace.ok()) {
-    return trace.status();
-  }
-  params.trace = *trace;
   EncodeTiled encode = nullptr;
   if (Status status = find_encode(kernel, encode); !status.ok()) {
     return status;
@@ -313,6 +308,11 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   if (Status status = encode_maps(args, config, MapEncoder(encode, kernel), params); !status.ok()) {
     return status;
   }
+  Result<TraceRecord*> trace = begin_trace(launch.stream, kernel);
+  if (!trace.ok()) {
+    return trace.status();
+  }
+  params.trace = *trace;
   int multiprocessors = 0;
   const cudaError_t error =
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
@@ -321,8 +321,7 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   }
   grid = std::min(params.order.tiles, std::max(1, multiprocessors - launch.sm_margin));
   // Tiles of equal length are assigned by index; others are taken from a counter as CTAs get free.
-  if ((config.mask == MaskClass::kBanded || params.lengths.any) && launch.next_item != nullptr &&
-      params.order.tiles > grid) {
+  if ((config.mask == MaskClass::kBanded || params.lengths.any) && params.order.tiles > grid) {
     params.counter = reinterpret_cast<uint64_t*>(launch.next_item);
   }
   return {};

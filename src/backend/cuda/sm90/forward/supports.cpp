@@ -10,6 +10,8 @@ namespace {
 // Positions, and sums of a position and a band's bound, are 32-bit in the kernel:
 // a bound saturates at 2^30, and a tile adds at most 256 rows and a block of keys to it.
 constexpr int64_t kMaxLength = (int64_t{1} << 30) - 1024;
+// The kernel's tanh is accurate to 2^-22 of the cap, not of the score.
+constexpr double kLargestSoftcap = 1024.0;
 // The copy engine moves 16 bytes: 8 elements.
 constexpr int64_t kDimMultiple = 8;
 
@@ -49,6 +51,10 @@ Status check_score(const AttentionProblem& problem) {
 }
 
 Status check_options(const AttentionProblem& problem, const KernelConfig& config) {
+  if (problem.score.softcap > kLargestSoftcap) {
+    return Status::unsupported("softcap " + std::to_string(problem.score.softcap) + " exceeds " +
+                               std::to_string(kLargestSoftcap));
+  }
   if (config.score_options) {
     return {};
   }

@@ -15,8 +15,8 @@ struct TilePlace {
   int block;
 };
 
-// Division of n in [0, 2^31) by a number known on the host, with one multiplication: a warp that
-// decodes tiles beside busy ones takes some 200 clocks for a division.
+// Division of n in [0, 2^31) by a number known on the host, with one multiplication: six divisions
+// in a row are most of what decoding a tile takes.
 struct Divider {
   uint32_t multiplier;
   int shift;
@@ -106,9 +106,9 @@ struct alignas(16) LoopBlocks {
 };
 
 // Of a warpgroup whose first row sees keys before first_end, and its last row those of
-// [last_begin, last_end).
+// [last_begin, last_end). Without `skips` it visits the tile's blocks above its diagonal, too.
 ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, int first_end, int last_begin,
-                                           int last_end, int tile_k) {
+                                           int last_end, int tile_k, bool skips) {
   LoopBlocks loop;
   loop.end = (last_end - 1) / tile_k + 1;
   loop.end = loop.end < tile.begin + 1 ? tile.begin + 1 : loop.end;
@@ -117,6 +117,7 @@ ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, int first_end,
   loop.clean_end = loop.clean_end < tile.begin ? tile.begin : loop.clean_end;
   loop.clean_begin = (last_begin + tile_k - 1) / tile_k;
   loop.clean_begin = loop.clean_begin < tile.begin ? tile.begin : loop.clean_begin;
+  loop.end = skips ? loop.end : tile.end;
   loop.skipped = tile.end - loop.end;
   return loop;
 }

@@ -56,18 +56,18 @@ struct Traits {
   }
 };
 
-// mbarriers, 8 bytes each.
-// name           count           a phase per  arrives                          protects
-// kSlotFull      1               16 tiles     warp 3                           a decoded tile
-// kSlotWanted    1               4 tiles      warp 0, a few blocks early       the next slot
-// kQFull         1 + bytes       tile         warp 2                           Q tile, tile slot
-// kQEmpty        4 a warpgroup   tile         one Q buffer: consumer warps     Q buffer
-//                                             after their last product of Q
-// kOFull         4 a warpgroup   tile         consumer warps, O staged         O in the Q buffer
-// kKFull, kVFull 1 + bytes       key block    warps 0, 1                       K, V stage
-// kKEmpty, ...   4 a warpgroup   key block    consumer warps after their wait  K, V stage
-// kVLoaded       1 + bytes       key block    warp 1                           V block that needs
-//                                             its last rows zeroed before kVFull
+// mbarriers, 8 bytes each. Those that come in rings have a phase each time their turn comes.
+// name            count          arrives                         waits                 protects
+// kSlotFull[16]   1              warp 3                          warps 0, 1, 2         a decoded tile
+// kSlotWanted[4]  1              warp 0, 3 blocks early          warp 3                the tile ahead
+// kQFull[2]       1 + bytes      warp 2                          consumers             Q, tile slot
+// kQEmpty         4 a warpgroup  consumer warps, after their     warp 2, with one      Q buffer
+//                                last product of Q               Q buffer
+// kOFull[2]       4 a warpgroup  consumer warps, O staged        warp 2                O in Q's buffer
+// kKFull, kVFull  1 + bytes      warps 0, 1                      consumers             K, V stage
+// kKEmpty, ...    4 a warpgroup  consumer warps after their wait warps 0, 1            K, V stage
+// kVLoaded        1 + bytes      warp 1                          warp 1                V block whose
+//                                                                last rows it zeroes before kVFull
 enum Barrier : int {
   kQFull = 0,
   kQEmpty = 2,
@@ -88,13 +88,13 @@ static_assert(kBarrierCount * 8 <= kBarrierBytes);
 inline constexpr int kTurnBarrier = 1;
 inline constexpr int kGroupBarrier = 8;
 
-// A decoded tile, published by kQFull beside its Q tile.
+// A decoded tile: the loaders get it by kSlotFull, the consumers by kQFull.
 struct TileInfo {
   LoopBlocks loops[kMaxWarpgroups];  // banded
   int64_t out;   // offset of O's row of the first position and head, in elements
   int64_t lse;   // and of its LSE
   int position;  // first query position
-  int rows;      // query positions inside the sequence; 0: an empty tile, to be skipped
+  int rows;      // query positions inside the sequence
   int head;      // first of `pack` query heads
   int batch;
   int kv_head;
