@@ -128,6 +128,11 @@ Status check_own_words(const Case& spec, const std::set<std::string>& facts) {
   if (!spec.key_lengths.empty() && !has_lengths(s.key == Source::kRagged, s.seqused_k)) {
     return no_effect("klens", "key lengths need ragged_k or used_k");
   }
+  if (s.key == Source::kPaged && s.num_pages == 0 &&
+      std::any_of(spec.key_lengths.begin(), spec.key_lengths.end(),
+                  [](int64_t length) { return length != 0; })) {
+    return Status::invalid("klens: there are keys but no pages; accepted: 0");
+  }
   if (facts.count("lengths") != 0 && !lengths_matter(spec)) {
     return no_effect("lengths",
                      "no length is drawn; it needs ragged_q, ragged_k, used_q or used_k without "

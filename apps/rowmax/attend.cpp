@@ -193,6 +193,7 @@ void refuse_inputs_as_output(const AttendOptions& options) {
     inputs.push_back({"the input", file});
   }
   refuse_same_file({"--out", options.out}, inputs);
+  refuse_unwritable({"--out", options.out});
 }
 
 int attend(const AttendOptions& options) {

@@ -277,7 +277,9 @@ int run(const Options& options) {
   }
   if (options.json != "-") {
     refuse_same_file({"--plot", options.plot}, {{"--json", options.json}});
+    refuse_unwritable({"--json", options.json});
   }
+  refuse_unwritable({"--plot", options.plot});
   const std::vector<testkit::Case> cases = read_cases(options.cases, options.suite, "bench");
   if (!options.plot.empty()) {
     check_plot(cases);

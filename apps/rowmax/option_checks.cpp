@@ -1,6 +1,7 @@
 #include "option_checks.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cmath>
@@ -78,6 +79,19 @@ CLI::Validator seconds() { return number_from(0.0, "seconds, finite and not nega
 CLI::Validator not_empty(const std::string& accepted) {
   return {[accepted](std::string& text) { return text.empty() ? refused(text, accepted) : ""; },
           ""};
+}
+
+void refuse_unwritable(const NamedPath& output) {
+  if (output.path.empty()) {
+    return;
+  }
+  std::error_code error;
+  const std::filesystem::path target = resolved(output.path);
+  if (std::filesystem::is_directory(target, error) ||
+      ::access(target.parent_path().c_str(), W_OK) != 0) {
+    bad_input(fmt::format("{} is '{}'; accepted: a file in a folder that can be written to",
+                          output.option, output.path));
+  }
 }
 
 void refuse_same_file(const NamedPath& output, const std::vector<NamedPath>& others) {

@@ -29,6 +29,10 @@ struct NamedPath {
   std::string path;  // empty: none
 };
 
+// Throws a Failure when no file can be made in the folder of `output`: before the work, not after
+// it.
+void refuse_unwritable(const NamedPath& output);
+
 // Throws a Failure when `output` is the same file as one of `others`, also by another spelling or
 // through a link.
 void refuse_same_file(const NamedPath& output, const std::vector<NamedPath>& others);

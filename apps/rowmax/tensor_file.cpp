@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <system_error>
 
 #include "scalar.h"
@@ -157,7 +158,35 @@ Status write_all(int fd, std::string_view part, const std::string& path) {
 
 }  // namespace
 
-Status write_file_atomically(const std::string& path, const std::vector<std::string_view>& parts) {
+namespace {
+
+Status write_in_place(const std::string& path, const std::vector<std::string_view>& parts) {
+  File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.fd() < 0) {
+    return io_error("write", path, errno);
+  }
+  for (const std::string_view part : parts) {
+    if (Status status = write_all(file.fd(), part, path); !status.ok()) {
+      return status;
+    }
+  }
+  return file.close() ? Status() : io_error("write", path, errno);
+}
+
+}  // namespace
+
+Status write_file_atomically(const std::string& name, const std::vector<std::string_view>& parts) {
+  // A link stays one; what is no regular file (a device, a pipe) is written to, not replaced.
+  std::error_code error;
+  std::filesystem::path target = std::filesystem::weakly_canonical(name, error);
+  if (!error && std::filesystem::is_symlink(target)) {  // to a file that is not there yet
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  }
+  const std::string path = error ? name : target.string();
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    return write_in_place(path, parts);
+  }
   // The temporary file is in the same folder, so that the rename stays on one file system.
   std::string temporary = path + ".tmpXXXXXX";
   File file(::mkstemp(temporary.data()));

@@ -182,14 +182,25 @@ Status check_broadcast(const char* name, const BroadcastShape& shape) {
 // Kernels hold the softcap, its inverse and the slope of its tanh in fp32.
 constexpr double kLeastSoftcap = 1e-30;
 constexpr double kMostSoftcap = 1e30;
+// So is the scale, and scale / softcap, which must be a normal number there.
+constexpr double kMostScale = 1e30;
+constexpr double kLeastScaleOverSoftcap = 1e-37;
+constexpr double kMostScaleOverSoftcap = 1e30;
 
-Status check_score(const ScoreOptions& score) {
-  if (!std::isfinite(score.scale)) {
-    return broken("scale", score.scale, "a finite number (0: 1 / sqrt(head_dim))");
+Status check_score(const AttentionProblem& problem) {
+  const ScoreOptions& score = problem.score;
+  if (!(std::abs(score.scale) <= kMostScale)) {
+    return broken("scale", score.scale, "-1e30 to 1e30 (0: 1 / sqrt(head_dim))");
   }
   // Written so that NaN fails too.
   if (score.softcap != 0.0 && !(score.softcap >= kLeastSoftcap && score.softcap <= kMostSoftcap)) {
     return broken("softcap", score.softcap, "0 (none), 1e-30 to 1e30");
+  }
+  if (score.softcap != 0.0) {
+    const double ratio = std::abs(problem.effective_scale()) / score.softcap;
+    if (ratio < kLeastScaleOverSoftcap || ratio > kMostScaleOverSoftcap) {
+      return broken("scale / softcap", ratio, "1e-37 to 1e30");
+    }
   }
   if (Status status = check_broadcast("mask", score.mask); !status.ok()) {
     return status;
@@ -256,7 +267,7 @@ Status validate(const AttentionProblem& problem) {
   if (Status status = check_products(problem); !status.ok()) {
     return status;
   }
-  if (Status status = check_score(problem.score); !status.ok()) {
+  if (Status status = check_score(problem); !status.ok()) {
     return status;
   }
   return check_gradients(problem);

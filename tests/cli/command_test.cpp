@@ -1,5 +1,8 @@
 // The other verbs, help and exit codes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -212,6 +215,45 @@ TEST(Bench, AJsonFileAndAPlotAreTwoFiles) {
     expect_refused({"bench", kTiny, "--json", path, "--plot", other}, {"--plot", "--json", path});
   }
   EXPECT_EQ(folder.files(), std::vector<std::string>{"linked"});
+}
+
+// A link stays a link, a pipe is written to.
+TEST(Bench, WritesThroughLinksAndPipes) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> words = {"bench",           kTiny, "--rounds", "1",
+                                          "--round-seconds", "0",   "--json"};
+  const auto run_to = [&](const std::string& name) {
+    std::vector<std::string> all = words;
+    all.push_back(folder.path(name));
+    return run_command(all).exit_code;
+  };
+  std::filesystem::create_symlink("real.json", folder.path("link.json"));
+  for (int again = 0; again < 2; ++again) {  // the file is not there, and is there
+    EXPECT_EQ(run_to("link.json"), 0);
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.path("link.json")));
+    EXPECT_TRUE(std::filesystem::is_regular_file(folder.path("real.json")));
+  }
+  ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  const int reader = ::open(folder.path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  EXPECT_EQ(run_to("pipe"), 0);
+  char byte = 0;
+  EXPECT_EQ(::read(reader, &byte, 1), 1);
+  EXPECT_EQ(byte, '[');
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(folder.path("pipe")));
+}
+
+TEST(Bench, RefusesOutputsThatCannotBeMadeBeforeTheWork) {
+  const TemporaryFolder folder;
+  expect_refused(
+      {"bench", kTiny, "--json", folder.path("a.json"), "--plot", folder.path("absent/b.svg")},
+      {"--plot", "absent"});
+  expect_refused({"bench", kTiny, "--json", folder.path(".")}, {"--json", "folder"});
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(Verify, KeysNeedPages) {
+  expect_refused({"verify", "forward f32 s8 d8 paged=4,0,2 used_k klens=8"}, {"klens", "pages"});
 }
 
 // A logarithmic axis has no place for a length of 0.

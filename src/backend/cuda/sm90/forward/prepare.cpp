@@ -204,7 +204,6 @@ Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const 
   order.positions = config.tile_q / order.pack;
   order.inverse_pack = ((1 << kInversePackShift) + order.pack - 1) / order.pack;
   const int64_t heads_per_kv = shape.heads_q / shape.heads_kv;
-  order.heads_per_kv = make_divider(static_cast<int>(heads_per_kv));
   const int64_t blocks = (shape.seqlen_q + order.positions - 1) / order.positions;
   const int64_t units_per_batch = shape.heads_q / order.pack;
   const int64_t units = shape.batch * units_per_batch;
@@ -212,6 +211,7 @@ Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const 
     return Status::unsupported(std::string(kernel) + ": " + std::to_string(units) + " x " +
                                std::to_string(blocks) + " tiles exceed 2^30");
   }
+  order.heads_per_kv = make_divider(static_cast<int>(heads_per_kv));
   order.blocks = make_divider(static_cast<int>(blocks));
   order.batch = static_cast<int>(shape.batch);
   order.units_per_batch = make_divider(static_cast<int>(units_per_batch));

@@ -1,5 +1,6 @@
 #include "backend/cuda/sm90/forward/supports.h"
 
+#include <cstdio>
 #include <string>
 
 #include "backend/cuda/sm90/forward/config.h"
@@ -12,6 +13,7 @@ namespace {
 constexpr int64_t kMaxLength = (int64_t{1} << 30) - 1024;
 // The kernel's tanh is accurate to 2^-22 of the cap, not of the score.
 constexpr double kLargestSoftcap = 1024.0;
+constexpr double kMaxTiles = 1 << 30;
 // The copy engine moves 16 bytes: 8 elements.
 constexpr int64_t kDimMultiple = 8;
 
@@ -52,8 +54,10 @@ Status check_score(const AttentionProblem& problem) {
 
 Status check_options(const AttentionProblem& problem, const KernelConfig& config) {
   if (problem.score.softcap > kLargestSoftcap) {
-    return Status::unsupported("softcap " + std::to_string(problem.score.softcap) + " exceeds " +
-                               std::to_string(kLargestSoftcap));
+    char text[64];
+    std::snprintf(text, sizeof(text), "softcap %g exceeds %g", problem.score.softcap,
+                  kLargestSoftcap);
+    return Status::unsupported(text);
   }
   if (config.score_options) {
     return {};
@@ -74,7 +78,7 @@ Status check_options(const AttentionProblem& problem, const KernelConfig& config
   return {};
 }
 
-Status check_sizes(const AttentionProblem& problem) {
+Status check_sizes(const AttentionProblem& problem, const KernelConfig& config) {
   const Sizes& sizes = problem.sizes;
   const Storage& storage = problem.storage;
   if (sizes.seqlen_q > kMaxLength) {
@@ -88,6 +92,15 @@ Status check_sizes(const AttentionProblem& problem) {
   }
   if (storage.total_k > kMaxLength) {
     return too_large("total_k", storage.total_k, kMaxLength);
+  }
+  // Tiles are numbered in 31 bits, and every CTA takes one number too many. In floating point: the
+  // product may exceed 64 bits.
+  const double tiles = static_cast<double>(sizes.batch) * static_cast<double>(sizes.heads_q) *
+                       static_cast<double>((sizes.seqlen_q + config.tile_q - 1) / config.tile_q);
+  if (tiles > kMaxTiles) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "%.0f tiles exceed %.0f", tiles, kMaxTiles);
+    return Status::unsupported(text);
   }
   return {};
 }
@@ -122,7 +135,7 @@ Status supports(const AttentionProblem& problem, const KernelConfig& config) {
   if (Status status = check_options(problem, config); !status.ok()) {
     return status;
   }
-  return check_sizes(problem);
+  return check_sizes(problem, config);
 }
 
 }  // namespace rowmax::cuda::sm90
