@@ -14,8 +14,12 @@ echo
 echo "== 2. A ragged batch of the same layer (30 sequences), f16"
 "$rowmax" attend data/minilm_layer3_varlen.safetensors --check --repeat 5 --out "$out/varlen.safetensors"
 echo
-echo "== 3. Length sweep against a naive implementation that stores the score matrix"
+echo "== 3. The same batch in bf16"
+"$rowmax" attend data/minilm_layer3_varlen.safetensors --dtype bf16 --check
+echo
+echo "== 4. Length sweep against a naive implementation that stores the score matrix"
 "$rowmax" bench --suite sweep --baseline naive --baseline-seconds 6 --check --rounds 5 \
   --round-seconds 0.05 --case-seconds 8 --json "$out/sweep.json" --plot "$out/sweep.svg"
 echo
+echo "every check passed"
 echo "wrote $out/dense.safetensors, $out/varlen.safetensors, $out/sweep.svg, $out/sweep.json"

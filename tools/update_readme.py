@@ -133,7 +133,8 @@ def gpu_performance_table():
              f"{head['date']} (`{files[-1].relative_to(ROOT)}`, commit {head['commit']}; median of "
              f"{head['rounds']} interleaved rounds). TFLOP/s; batch x length 16k tokens, heads x head dim "
              "2048; ratio: time of the fastest of FA3, FA4 and cuDNN that ran over Rowmax's, above 1 Rowmax "
-             "is faster; median of the rounds (10th percentile).", "",
+             "is faster; median of the rounds (10th percentile), which may differ from the quotient of the "
+             "columns, medians of their own.", "",
              "| bf16 forward | Rowmax | FA3 | FA4 | cuDNN | FA2 | bf16 GEMM | ratio |",
              "|---|---|---|---|---|---|---|---|"]
     for row in rows:
