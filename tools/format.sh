@@ -14,7 +14,7 @@ if [[ -z $formatter ]]; then
   echo "format: clang-format 14 is needed (other versions format differently): tools/install_deps.sh lint" >&2
   exit 1
 fi
-mapfile -d '' files < <(git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' '*.c')
+mapfile -d '' files < <(git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cuh' '*.cpp' '*.c')
 if [[ ${1:-} == --check ]]; then
   "$formatter" --dry-run -Werror --ferror-limit=1 "${files[@]}"
   echo "format: ${#files[@]} files"

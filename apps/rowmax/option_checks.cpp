@@ -87,8 +87,13 @@ void refuse_unwritable(const NamedPath& output) {
   }
   std::error_code error;
   const std::filesystem::path target = resolved(output.path);
-  if (std::filesystem::is_directory(target, error) ||
-      ::access(target.parent_path().c_str(), W_OK) != 0) {
+  // A file is made anew in its folder; a device or a pipe is written to (write_file_atomically).
+  const bool special = std::filesystem::exists(output.path, error) &&
+                       !std::filesystem::is_regular_file(target, error) &&
+                       !std::filesystem::is_directory(target, error);
+  const std::filesystem::path written =
+      special ? std::filesystem::path(output.path) : target.parent_path();
+  if (std::filesystem::is_directory(target, error) || ::access(written.c_str(), W_OK) != 0) {
     bad_input(fmt::format("{} is '{}'; accepted: a file in a folder that can be written to",
                           output.option, output.path));
   }

@@ -176,17 +176,18 @@ Status write_in_place(const std::string& path, const std::vector<std::string_vie
 }  // namespace
 
 Status write_file_atomically(const std::string& name, const std::vector<std::string_view>& parts) {
-  // A link stays one; what is no regular file (a device, a pipe) is written to, not replaced.
+  // What is no regular file (a device, a pipe) is written to, not replaced.
+  struct stat info = {};
+  if (::stat(name.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    return write_in_place(name, parts);
+  }
+  // A link stays one.
   std::error_code error;
   std::filesystem::path target = std::filesystem::weakly_canonical(name, error);
   if (!error && std::filesystem::is_symlink(target)) {  // to a file that is not there yet
     target = target.parent_path() / std::filesystem::read_symlink(target, error);
   }
   const std::string path = error ? name : target.string();
-  struct stat info = {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
-    return write_in_place(path, parts);
-  }
   // The temporary file is in the same folder, so that the rename stays on one file system.
   std::string temporary = path + ".tmpXXXXXX";
   File file(::mkstemp(temporary.data()));

@@ -62,7 +62,7 @@ template <int kN>
 struct Wgmma;
 
 // Constraints of 8, 16, 32, 64 accumulators from index i.
-#define ROWMAX_ACC8(d, i)                                                                   \
+#define ROWMAX_ACC8(d, i)                                                                     \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ROWMAX_ACC16(d, i) ROWMAX_ACC8(d, i), ROWMAX_ACC8(d, i + 8)
@@ -70,44 +70,40 @@ struct Wgmma;
 #define ROWMAX_ACC64(d, i) ROWMAX_ACC32(d, i), ROWMAX_ACC32(d, i + 32)
 
 // Names of the accumulator operands.
-#define ROWMAX_REGS32 \
+#define ROWMAX_REGS32                                                      \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define ROWMAX_REGS40 \
-  ROWMAX_REGS32 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define ROWMAX_REGS48 \
-  ROWMAX_REGS40 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define ROWMAX_REGS56 \
-  ROWMAX_REGS48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define ROWMAX_REGS64 \
-  ROWMAX_REGS56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define ROWMAX_REGS72 \
-  ROWMAX_REGS64 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define ROWMAX_REGS80 \
-  ROWMAX_REGS72 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define ROWMAX_REGS88 \
-  ROWMAX_REGS80 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define ROWMAX_REGS96 \
-  ROWMAX_REGS88 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define ROWMAX_REGS112 \
-  ROWMAX_REGS96 ", %96, %97, %98, %99, %100, %101, %102, %103" \
+#define ROWMAX_REGS40 ROWMAX_REGS32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define ROWMAX_REGS48 ROWMAX_REGS40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define ROWMAX_REGS56 ROWMAX_REGS48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define ROWMAX_REGS64 ROWMAX_REGS56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define ROWMAX_REGS72 ROWMAX_REGS64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define ROWMAX_REGS80 ROWMAX_REGS72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define ROWMAX_REGS88 ROWMAX_REGS80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define ROWMAX_REGS96 ROWMAX_REGS88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define ROWMAX_REGS112                           \
+  ROWMAX_REGS96                                  \
+  ", %96, %97, %98, %99, %100, %101, %102, %103" \
   ", %104, %105, %106, %107, %108, %109, %110, %111"
-#define ROWMAX_REGS128 \
-  ROWMAX_REGS112 ", %112, %113, %114, %115, %116, %117, %118, %119" \
+#define ROWMAX_REGS128                               \
+  ROWMAX_REGS112                                     \
+  ", %112, %113, %114, %115, %116, %117, %118, %119" \
   ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // P0 ... P5: numbers of the operands that follow the accumulators.
-#define ROWMAX_WGMMA_SS(TYPE, N, NAMES, ACC, P0, P1, P2)                                          \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P2 ", 0;\n"                                 \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES         \
-               "}, %" #P0 ", %" #P1 ", p, 1, 1, 0, 0;\n}\n"                                       \
-               : ACC                                                                              \
+#define ROWMAX_WGMMA_SS(TYPE, N, NAMES, ACC, P0, P1, P2)                                  \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P2                                   \
+               ", 0;\n"                                                                   \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES \
+               "}, %" #P0 ", %" #P1 ", p, 1, 1, 0, 0;\n}\n"                               \
+               : ACC                                                                      \
                : "l"(a), "l"(b), "r"(accumulate))
-#define ROWMAX_WGMMA_RS(TYPE, N, NAMES, ACC, P0, P1, P2, P3, P4, P5)                              \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P5 ", 0;\n"                                 \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES         \
-               "}, {%" #P0 ", %" #P1 ", %" #P2 ", %" #P3 "}, %" #P4 ", p, 1, 1, 1;\n}\n"          \
-               : ACC                                                                              \
+#define ROWMAX_WGMMA_RS(TYPE, N, NAMES, ACC, P0, P1, P2, P3, P4, P5)                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P5                                   \
+               ", 0;\n"                                                                   \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES \
+               "}, {%" #P0 ", %" #P1 ", %" #P2 ", %" #P3 "}, %" #P4 ", p, 1, 1, 1;\n}\n"  \
+               : ACC                                                                      \
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate))
 #define ROWMAX_WGMMA(N, REGISTERS, NAMES, ACC, P0, P1, P2, P3, P4, P5)                            \
   template <>                                                                                     \

@@ -1,6 +1,6 @@
-// Masks of one block of scores in the accumulator layout of softmax.cuh: of each of its rows a thread
-// holds columns 8j and 8j + 1, relative to its first one. One bit a score, in the order of the
-// registers; ptxas turns tests of neighbouring bits into one R2P for seven of them.
+// Masks of one block of scores in the accumulator layout of softmax.cuh: of each of its rows a
+// thread holds columns 8j and 8j + 1, relative to its first one. One bit a score, in the order of
+// the registers; ptxas turns tests of neighbouring bits into one R2P for seven of them.
 #pragma once
 
 #include "backend/cuda/ptx/math.cuh"

@@ -1,6 +1,5 @@
 // The producer warpgroup: warp 3 schedules, warp 0 loads K, warp 1 loads V, warp 2 loads Q and
-// stores O.
-// Independent loops: nothing to order between Q, K and V.
+// stores O. Independent loops: nothing to order between Q, K and V.
 #pragma once
 
 #include "backend/cuda/sm90/forward/scheduler.cuh"

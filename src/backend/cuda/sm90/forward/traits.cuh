@@ -57,17 +57,17 @@ struct Traits {
 };
 
 // mbarriers, 8 bytes each. Those that come in rings have a phase each time their turn comes.
-// name            count          arrives                         waits                 protects
-// kSlotFull[16]   1              warp 3                          warps 0, 1, 2         a decoded tile
-// kSlotWanted[4]  1              warp 0, 3 blocks early          warp 3                the tile ahead
-// kQFull[2]       1 + bytes      warp 2                          consumers             Q, tile slot
-// kQEmpty         4 a warpgroup  consumer warps, after their     warp 2, with one      Q buffer
-//                                last product of Q               Q buffer
-// kOFull[2]       4 a warpgroup  consumer warps, O staged        warp 2                O in Q's buffer
-// kKFull, kVFull  1 + bytes      warps 0, 1                      consumers             K, V stage
-// kKEmpty, ...    4 a warpgroup  consumer warps after their wait warps 0, 1            K, V stage
-// kVLoaded        1 + bytes      warp 1                          warp 1                V block whose
-//                                                                last rows it zeroes before kVFull
+// name            count          arrives                        waits           protects
+// kSlotFull[16]   1              warp 3                         warps 0, 1, 2   a decoded tile
+// kSlotWanted[4]  1              warp 0, 3 blocks early         warp 3          the tile ahead
+// kQFull[2]       1 + bytes      warp 2                         consumers       Q, tile slot
+// kQEmpty         4 a warpgroup  consumer warps, after their    warp 2          the one Q buffer
+//                                last product of Q
+// kOFull[2]       4 a warpgroup  consumer warps, O staged       warp 2          O in Q's buffer
+// kKFull, kVFull  1 + bytes      warps 0, 1                     consumers       K, V stage
+// kKEmpty, ...    4 a warpgroup  consumers, after their wait    warps 0, 1      K, V stage
+// kVLoaded        1 + bytes      warp 1                         warp 1          V before its last
+//                                                                               rows are zeroed
 enum Barrier : int {
   kQFull = 0,
   kQEmpty = 2,
