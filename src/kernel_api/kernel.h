@@ -59,6 +59,7 @@ struct Schedule {
                        // backward: key chunks of one (batch, kv head)
   int64_t split_len = 0;  // keys of a range (a multiple of tile_k); 0 when splits == 1
   int64_t items = 0;      // upper bound of work items
+  int64_t pack = 1;       // GPU forward: query heads of one kv head whose rows share a tile
 };
 
 // Named parts of the shared workspace.

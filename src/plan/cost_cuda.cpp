@@ -1,9 +1,9 @@
 #include "plan/cost_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "kernel_api/schedule.h"
-#include "problem/band.h"
+#include "plan/schedule_cuda.h"
 
 namespace rowmax::plan {
 namespace {
@@ -29,36 +29,6 @@ constexpr double kTileClocks = 900.0;
 // Of a launch, in us.
 constexpr double kLaunchUs = 3.0;
 
-// Key blocks of every query tile of one (batch element, head), by the upper bounds of the lengths.
-struct Blocks {
-  double total = 0.0;    // over the tiles
-  double longest = 0.0;  // of one tile
-  int64_t tiles = 0;
-};
-
-Blocks count_blocks(const AttentionProblem& problem, const KernelConfig& config) {
-  const Sizes& s = problem.sizes;
-  const Band& band = problem.band;
-  const BandArgs args = {band.left.value(), band.right.value(), band.left.bounded(),
-                         band.right.bounded(), band.alignment == Alignment::kTopLeft};
-  const RowBand rows = resolve_band(args, s.seqlen_q, s.seqlen_k);
-  Blocks blocks;
-  blocks.tiles = ceil_div(s.seqlen_q, config.tile_q);
-  constexpr int64_t kSamples = 512;  // of long sequences
-  const int64_t step = std::max<int64_t>(1, blocks.tiles / kSamples);
-  for (int64_t tile = 0; tile < blocks.tiles; tile += step) {
-    const int64_t begin = tile * config.tile_q;
-    const int64_t end = std::min<int64_t>(begin + config.tile_q, s.seqlen_q);
-    const KeyRange keys = block_keys(rows, begin, end, s.seqlen_k);
-    const int64_t first = keys.begin / config.tile_k;
-    const double count =
-        keys.end > keys.begin ? static_cast<double>(ceil_div(keys.end, config.tile_k) - first) : 0;
-    blocks.total += count * static_cast<double>(std::min(step, blocks.tiles - tile));
-    blocks.longest = std::max(blocks.longest, count);
-  }
-  return blocks;
-}
-
 struct BlockClocks {
   double matrix = 0.0;
   double exponential = 0.0;
@@ -75,8 +45,21 @@ BlockClocks block_clocks(const KernelConfig& config) {
   return clocks;
 }
 
-double heads_of(const AttentionProblem& problem) {
-  return static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q);
+// The tiles of a problem and their key blocks.
+struct Work {
+  double tiles = 0.0;
+  double blocks = 0.0;   // of all tiles
+  double longest = 0.0;  // blocks of one tile
+};
+
+Work work_of(const AttentionProblem& problem, const KernelConfig& config) {
+  const int64_t pack = packed_heads(problem, config);
+  const TileBlocks blocks = tile_blocks(problem, config, pack);
+  // In floating point: the products may exceed 64 bits.
+  const double units =
+      static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q / pack);
+  return {units * static_cast<double>(blocks.tiles), units * static_cast<double>(blocks.total),
+          static_cast<double>(blocks.longest)};
 }
 
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
@@ -101,7 +84,7 @@ double us_of(double clocks, const DeviceInfo& device) { return clocks / (device.
 UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config,
                      const DeviceInfo& device) {
   const BlockClocks clocks = block_clocks(config);
-  const double blocks = count_blocks(problem, config).total * heads_of(problem) / device.cores;
+  const double blocks = work_of(problem, config).blocks / device.cores;
   UnitTimes times;
   times.matrix = us_of(blocks * clocks.matrix, device);
   times.exponential = us_of(blocks * clocks.exponential, device);
@@ -110,28 +93,17 @@ UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config
   return times;
 }
 
-AttentionProblem ranked_problem(AttentionProblem problem) {
-  if (problem.batch_invariant) {
-    problem.sizes.batch = 64;
-    problem.sizes.seqlen_q = problem.sizes.seqlen_k = 4096;
-  }
-  return problem;
-}
-
 double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                     const DeviceInfo& device) {
   const BlockClocks clocks = block_clocks(config);
-  const Blocks blocks = count_blocks(problem, config);
+  const Work work = work_of(problem, config);
   const double block = clocks_of_block(config, clocks) * factor_of_options(problem, config);
-  const double tiles = static_cast<double>(blocks.tiles) * heads_of(problem);
-  const double all = block * blocks.total * heads_of(problem) + kTileClocks * tiles;
-  const double longest = block * blocks.longest + kTileClocks;
+  const double all = block * work.blocks + kTileClocks * work.tiles;
+  const double longest = block * work.longest + kTileClocks;
   // Whole waves of equal tiles for a full band; a band of unequal ones fills the gaps itself.
   const double average = all / device.cores;
-  const double waves = problem.band.is_full() && tiles > 0
-                           ? static_cast<double>(ceil_div(static_cast<int64_t>(tiles),
-                                                          static_cast<int64_t>(device.cores))) *
-                                 longest
+  const double waves = problem.band.is_full() && work.tiles > 0
+                           ? std::ceil(work.tiles / device.cores) * longest
                            : average + longest / 2;
   const double memory = count_work(problem).bytes / (device.memory_gbps * 1e3);
   return kLaunchUs + std::max(us_of(std::max(waves, average), device), memory);

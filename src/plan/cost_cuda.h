@@ -17,10 +17,6 @@ struct UnitTimes {
 UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config,
                      const DeviceInfo& device);
 
-// What kernels are ranked on. For a batch-invariant problem a fixed batch and length: the bounds of
-// its lengths come from the longest sequence of the batch.
-AttentionProblem ranked_problem(AttentionProblem problem);
-
 // The time of the kernel, in us.
 double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                     const DeviceInfo& device);

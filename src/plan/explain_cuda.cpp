@@ -18,8 +18,12 @@ std::string cuda_device_text(const DeviceInfo& device) {
 
 std::string cuda_step_text(const detail::PlanData& data, const detail::PlanStep& step) {
   const KernelConfig& config = step.kernel->config;
-  return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves", config.warpgroups,
-                     config.stages, static_cast<double>(step.schedule.items) / data.device.cores);
+  const Sizes& sizes = data.problem.sizes;
+  return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves{}", config.warpgroups,
+                     config.stages, static_cast<double>(step.schedule.items) / data.device.cores,
+                     sizes.heads_q != sizes.heads_kv
+                         ? fmt::format(", query heads packed: {}", step.schedule.pack)
+                         : std::string());
 }
 
 std::string cuda_roofline_text(const detail::PlanData& data) {

@@ -155,52 +155,12 @@ ScoreParams score_params(const AttentionArgs& args) {
   return out;
 }
 
-// Blocks of keys that all tiles of one unit visit, when `pack` heads share tiles.
-int64_t key_blocks(const AttentionArgs& args, const ForwardConfig& config, int64_t positions) {
-  const ShapeArgs& shape = args.shape;
-  const int64_t blocks = (shape.seqlen_q + positions - 1) / positions;
-  const RowBand band = resolve_band(args.score.band, shape.seqlen_q, shape.seqlen_k);
-  constexpr int64_t kSamples = 256;  // of long sequences
-  const int64_t step = std::max<int64_t>(1, blocks / kSamples);
-  int64_t sum = 0;
-  for (int64_t block = 0; block < blocks; block += step) {
-    const int64_t first = block * positions;
-    const KeyRange keys =
-        config.mask == MaskClass::kFull
-            ? KeyRange{0, shape.seqlen_k}
-            : block_keys(band, first, std::min(first + positions, shape.seqlen_q), shape.seqlen_k);
-    const int64_t count =
-        (keys.end + config.tile_k - 1) / config.tile_k - keys.begin / config.tile_k;
-    sum += step * std::max<int64_t>(count, 1);
-  }
-  return sum;
-}
-
-// Query heads whose rows share a tile: 1, or the largest divisor of the group that fits a tile,
-// whichever needs fewer products. Packing shortens the tiles' spans of positions: fewer rows past
-// the end of a short sequence, fewer masked keys on a diagonal.
-int choose_pack(const AttentionArgs& args, const ForwardConfig& config) {
-  if (args.q.head == 0) {
-    return 1;  // heads that share the memory of Q are no axis of its map
-  }
-  const int64_t group = args.shape.heads_q / args.shape.heads_kv;
-  int64_t pack = std::min<int64_t>(group, config.tile_q);
-  while (group % pack != 0) {
-    --pack;
-  }
-  if (pack == 1) {
-    return 1;
-  }
-  const int64_t plain = pack * key_blocks(args, config, config.tile_q);
-  const int64_t packed = key_blocks(args, config, config.tile_q / pack);
-  return packed < plain ? static_cast<int>(pack) : 1;
-}
-
-Status tile_order(const AttentionArgs& args, const ForwardConfig& config, const char* kernel,
+Status tile_order(const KernelLaunch& launch, const ForwardConfig& config, const char* kernel,
                   bool own_lengths, TileOrder& order) {
   constexpr int64_t kL2Bytes = int64_t{32} << 20;  // of K and V that a section may keep in L2
-  const ShapeArgs& shape = args.shape;
-  order.pack = choose_pack(args, config);
+  const ShapeArgs& shape = launch.args->shape;
+  // Heads that share the memory of Q are no axis of its map.
+  order.pack = launch.args->q.head == 0 ? 1 : static_cast<int>(launch.schedule.pack);
   order.positions = config.tile_q / order.pack;
   order.inverse_pack = ((1 << kInversePackShift) + order.pack - 1) / order.pack;
   const int64_t heads_per_kv = shape.heads_q / shape.heads_kv;
@@ -288,7 +248,7 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
     return {};
   }
   params.lengths = length_args(args);
-  if (Status status = tile_order(args, config, kernel, params.lengths.any, params.order);
+  if (Status status = tile_order(launch, config, kernel, params.lengths.any, params.order);
       !status.ok()) {
     return status;
   }
