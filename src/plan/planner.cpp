@@ -11,6 +11,7 @@
 
 #include "kernel_api/plan_data.h"
 #include "plan/cost_cuda.h"
+#include "plan/refusal.h"
 #include "plan/schedule_cpu.h"
 #include "plan/schedule_cuda.h"
 #include "plan/workspace.h"
@@ -325,13 +326,13 @@ Status check_forced(const std::string& forced, const std::vector<Candidate>& can
   return Status::invalid(fmt::format("force_kernel is '{}'; accepted: {}", forced, known));
 }
 
-Status nothing_serves(const AttentionProblem& problem,
+Status nothing_serves(const AttentionProblem& problem, const std::vector<Candidate>& candidates,
                       const std::vector<DeclinedKernel>& declined) {
-  std::string text = fmt::format("no kernel serves '{}'", to_string(problem));
-  for (const DeclinedKernel& kernel : declined) {
-    text += fmt::format("; {}: {}", kernel.name, kernel.reason);
+  std::vector<plan::Refusal> refusals;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    refusals.push_back({&candidates[i].kernel->config, declined[i].reason});
   }
-  return Status::unsupported(std::move(text));
+  return Status::unsupported(plan::refusal_text(problem, refusals));
 }
 
 // The steps of the preferred schedule, or of the one nearest to it that keeps the limit. What one
@@ -438,7 +439,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     }
   }
   if (serving.empty()) {
-    return nothing_serves(problem, declined);
+    return nothing_serves(problem, candidates, declined);
   }
   RankRule rule = RankRule::kOrder;
   std::stable_sort(serving.begin(), serving.end(), [&rule](const Candidate& a, const Candidate& b) {

@@ -122,6 +122,52 @@ TEST(Cuda, DeclinesByName) {
   }
 }
 
+// The rows that a predicate takes: "A, B", or "5 kernels (A, ...)".
+template <class Predicate>
+std::string kernels_text(const Predicate& takes) {
+  constexpr int kMostNames = 4;
+  int count = 0;
+  std::string first;
+  std::string all;
+  for (const KernelEntry& entry : cuda_backend().kernels) {
+    if (takes(entry.config)) {
+      first = count++ == 0 ? entry.config.name : first;
+      all += (all.empty() ? "" : ", ") + std::string(entry.config.name);
+    }
+  }
+  return count <= kMostNames ? all : std::to_string(count) + " kernels (" + first + ", ...)";
+}
+
+// Rows of one reason together, those made for the problem first, limits of a size in one line.
+TEST(Cuda, RefusalsAreGrouped) {
+  const auto is_f16 = [](const KernelConfig& c) { return c.dtype == DType::kF16; };
+  const auto is_bf16 = [](const KernelConfig& c) { return c.dtype == DType::kBF16; };
+  const std::string others = "; " + kernels_text(is_f16) + ": computes f16, dtype is bf16";
+  EXPECT_EQ(plan_of("forward bf16 s64 d64 mask=bhrc").status().message(),
+            "no kernel serves 'forward bf16 b1 h1 s64 d64 mask=bhrc'; " + kernels_text(is_bf16) +
+                ": boolean mask is not implemented on this kernel" + others);
+  EXPECT_EQ(plan_of("forward bf16 s64 d264").status().message(),
+            "no kernel serves 'forward bf16 b1 h1 s64 d264'; " + kernels_text(is_bf16) +
+                ": head_dim 264 exceeds 64, 96, 128, 192, 256" + others);
+  const auto is_wide = [&](const KernelConfig& c) { return is_bf16(c) && c.head_dim >= 200; };
+  EXPECT_EQ(plan_of("forward bf16 s64 d200 softcap=2000").status().message(),
+            "no kernel serves 'forward bf16 b1 h1 s64 d200 softcap=2000'; " +
+                kernels_text(is_wide) + ": softcap 2000 exceeds 1024; " +
+                kernels_text([&](const KernelConfig& c) { return is_bf16(c) && !is_wide(c); }) +
+                ": head_dim 200 exceeds 64, 96, 128, 192" + others);
+}
+
+// A reason of one row reads as before.
+TEST(Cuda, RefusalsOfOneKernelNameIt) {
+  const KernelEntry& entry = cuda_backend().kernels.front();
+  const Backend one = {.name = "cuda", .kernels = {&entry, 1}, .device_kind = "cuda"};
+  const Backend* const backends[] = {&one};
+  const Result<Plan> plan = make_plan_with(problem_of("forward f32 s64 d64"), h200(), {}, backends);
+  EXPECT_EQ(plan.status().message(), "no kernel serves 'forward f32 b1 h1 s64 d64'; " +
+                                         std::string(entry.config.name) +
+                                         ": computes bf16, dtype is f32");
+}
+
 TEST(Cuda, CpuAndGpuKernelsDoNotMix) {
   const Result<Plan> gpu = plan_of("forward bf16 b1 h1 s64 d64", "forward_f32_portable");
   EXPECT_EQ(gpu.status().code(), StatusCode::kInvalidArgument);
