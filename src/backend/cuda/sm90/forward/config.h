@@ -36,7 +36,8 @@ struct ForwardConfig {
   MaskClass mask = MaskClass::kBanded;
   Options options = Options::kNone;
   Rescale rescale = Rescale::kWarp;
-  int early_turn = 0;  // 16-key steps of P V that a warpgroup issues after it has passed the turn
+  int early_turn = 0;
+  // 16-key steps of P V that a warpgroup issues after it has passed the turn
 };
 
 // Columns of a panel: 128 bytes, the width of the copy engine's swizzle.
@@ -61,7 +62,7 @@ ROWMAX_HOST_DEVICE constexpr int v_bytes(const ForwardConfig& c) {
 }
 
 // Barriers and decoded tiles behind the tiles, see SharedLayout.
-inline constexpr int kBarrierBytes = 352;
+inline constexpr int kBarrierBytes = 368;
 inline constexpr int kTileSlotBytes = 160;
 // In use at once: two tiles at the consumers, up to kMaxStages + 1 at the loaders, kTilesAhead
 // beyond them.
@@ -69,11 +70,17 @@ inline constexpr int kTileSlots = 16;
 inline constexpr int kTilesAhead = 3;
 inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
 
-// Two Q tiles when they fit and O (staged in its tile's Q buffer) is no wider than Q: the next
-// tile's Q then arrives under this tile, and its first product runs beside this tile's last one.
+// As many Q tiles as fit, if O (staged in its tile's Q buffer) is no wider than Q. With two, the
+// next tile's Q arrives under this tile, and its first product runs beside this tile's last one. A
+// third lets Q arrive while the O of the tile before is still on its way out.
+inline constexpr int kMaxQBuffers = 4;
 ROWMAX_HOST_DEVICE constexpr int q_buffers(const ForwardConfig& c) {
-  const int two = 2 * q_bytes(c) + c.stages * (k_bytes(c) + v_bytes(c)) + kTailBytes;
-  return c.head_dim_v <= c.head_dim && two <= kSharedBytesLimit ? 2 : 1;
+  const int others = c.stages * (k_bytes(c) + v_bytes(c)) + kTailBytes;
+  int count = c.head_dim_v <= c.head_dim ? kMaxQBuffers : 1;
+  while (count > 1 && count * q_bytes(c) + others > kSharedBytesLimit) {
+    --count;
+  }
+  return count;
 }
 
 // Byte offsets from the 1024-byte aligned start.

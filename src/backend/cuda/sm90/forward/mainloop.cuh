@@ -3,8 +3,9 @@
 // One key block j: wait K | my turn | issue S = Q K_j | wait V | issue O += P V_(j+1) | pass turn |
 //                    wait S, free K | mask, row maxima | wait O, free V | rescale O if needed |
 //                    exponentials, sums | pack P
-// so that softmax runs under the product of block j + 1 and under the others' products. With two Q
-// buffers nothing drains between tiles: the next tile's first product goes with this one's last.
+// so that softmax runs under the product of block j + 1 and under the others' products. With
+// several Q buffers nothing drains between tiles: the next tile's first product goes with this
+// one's last.
 #pragma once
 
 #include "backend/cuda/sm90/forward/block.cuh"
@@ -34,7 +35,7 @@ class Consumer {
     if (T::kTurns && warpgroup() == T::kWarpgroups - 1) {
       pass_turn();  // warpgroup 0 has the first turn
     }
-    if constexpr (T::kQBuffers == 2) {
+    if constexpr (T::kQBuffers > 1) {
       run_overlapped();
     } else {
       run_drained();

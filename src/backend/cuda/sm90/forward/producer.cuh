@@ -55,11 +55,10 @@ ROWMAX_DEVICE int decode_next(const ForwardParams& params, const SharedMap<Row>&
     }
   }
   __syncwarp();
-  if (T::kBanded && at.batch >= 0 && lane < T::kWarpgroups) {
-    decode_loop<Row>(params.order, slot, lane);
-  }
-  __syncwarp();
-  if (lane == 0) {
+  if (lane < T::kWarpgroups) {  // those that write
+    if (T::kBanded && at.batch >= 0) {
+      decode_loop<Row>(params.order, slot, lane);
+    }
     ptx::mbarrier_arrive(shared.barrier(kSlotFull, ring_index<kTileSlots>(count)));
   }
   return slot.block_end - slot.block_begin;
@@ -235,8 +234,8 @@ ROWMAX_DEVICE void store_out(const ForwardParams& params, const SharedMap<Row>& 
   ptx::bulk_wait_group_read<0>();
 }
 
-// Warp 2, one lane: what goes through the Q buffers. With two of them O leaves from its tile's
-// buffer, and the Q of the tile after the next one follows.
+// Warp 2, one lane: what goes through the Q buffers. With several of them O leaves from its tile's
+// buffer before another Q arrives there.
 template <class Row>
 ROWMAX_DEVICE void move_q_and_out(const ForwardParams& params, const SharedMap<Row>& shared) {
   using T = Traits<Row>;
@@ -253,7 +252,7 @@ ROWMAX_DEVICE void move_q_and_out(const ForwardParams& params, const SharedMap<R
   uint32_t stored = 0;
 #pragma unroll 1
   while (more || stored < loaded) {
-    if (more && loaded < stored + 2) {
+    if (more && loaded < stored + T::kQBuffers) {
       more = produce_q<Row>(params, shared, loaded);
       loaded += more ? 1 : 0;
       continue;

@@ -58,22 +58,22 @@ struct Traits {
 
 // mbarriers, 8 bytes each. Those that come in rings have a phase each time their turn comes.
 // name            count          arrives                        waits           protects
-// kSlotFull[16]   1              warp 3                         warps 0, 1, 2   a decoded tile
+// kSlotFull[16]   1 a warpgroup  warp 3                         warps 0, 1, 2   a decoded tile
 // kSlotWanted[4]  1              warp 0, 3 blocks early         warp 3          the tile ahead
-// kQFull[2]       1 + bytes      warp 2                         consumers       Q, tile slot
+// kQFull[4]       1 + bytes      warp 2                         consumers       Q, tile slot
 // kQEmpty         4 a warpgroup  consumer warps, after their    warp 2          the one Q buffer
 //                                last product of Q
-// kOFull[2]       4 a warpgroup  consumer warps, O staged       warp 2          O in Q's buffer
+// kOFull[4]       4 a warpgroup  consumer warps, O staged       warp 2          O in Q's buffer
 // kKFull, kVFull  1 + bytes      warps 0, 1                     consumers       K, V stage
 // kKEmpty, ...    4 a warpgroup  consumers, after their wait    warps 0, 1      K, V stage
 // kVLoaded        1 + bytes      warp 1                         warp 1          V before its last
 //                                                                               rows are zeroed
 enum Barrier : int {
   kQFull = 0,
-  kQEmpty = 2,
-  kOFull = 4,
-  kVLoaded = 6,
-  kSlotFull = 7,
+  kOFull = kQFull + kMaxQBuffers,
+  kQEmpty = kOFull + kMaxQBuffers,
+  kVLoaded,
+  kSlotFull,
   kSlotWanted = kSlotFull + kTileSlots,
   kKFull = kSlotWanted + kTilesAhead + 1,
   kKEmpty = kKFull + kMaxStages,
