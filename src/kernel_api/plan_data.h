@@ -32,8 +32,9 @@ struct PlanData {
   size_t shared_bytes = 0;   // all regions, each aligned to 64
   size_t thread_stride = 0;  // scratch of one worker: the largest of the steps, aligned to 64
   std::vector<DeclinedKernel> declined;
-  std::string choice;         // one line: why the main kernel won
-  double predicted_us = 0.0;  // GPU plans: the cost model's time
+  std::string choice;           // one line: why the main kernel won
+  double predicted_us = 0.0;    // GPU plans: the cost model's time, times ranking_factor
+  double ranking_factor = 1.0;  // GPU plans: of the ranking table
 };
 
 }  // namespace rowmax::detail

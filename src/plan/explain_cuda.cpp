@@ -31,8 +31,11 @@ std::string cuda_roofline_text(const detail::PlanData& data) {
       unit_times(data.problem, data.steps[data.main_step].kernel->config, data.device);
   return fmt::format(
       "roofline   matrix {:.1f} us, exponential {:.1f} us, other softmax {:.1f} us, memory {:.1f} "
-      "us; predicted {:.1f} us\n",
-      times.matrix, times.exponential, times.softmax, times.memory, data.predicted_us);
+      "us; predicted {:.1f} us{}\n",
+      times.matrix, times.exponential, times.softmax, times.memory, data.predicted_us,
+      data.ranking_factor != 1.0
+          ? fmt::format(", {:.2f} of the cost model by the ranking table", data.ranking_factor)
+          : std::string());
 }
 
 }  // namespace rowmax::plan

@@ -34,6 +34,7 @@ struct Request {
   const DeviceInfo& device;
   Isa isa = Isa::kPortable;
   std::string forced;  // empty: free choice
+  plan::RankingTable ranking;
 };
 
 constexpr Isa kCpuIsas[] = {Isa::kPortable, Isa::kAvx2};
@@ -172,6 +173,18 @@ Result<PlanData> build_steps(const Request& request, const Candidate& main,
   }
   plan::lay_out_workspace(data);
   return data;
+}
+
+struct Prediction {
+  double us = 0.0;
+  double ranking_factor = 1.0;  // in it
+};
+
+// Of a GPU kernel.
+Prediction predict(const Request& request, const AttentionProblem& problem,
+                   const KernelConfig& config) {
+  const double factor = plan::ranking_factor(request.ranking, plan::ranking_place(problem), config);
+  return {plan::predicted_us(problem, config, request.device) * factor, factor};
 }
 
 // OK, or why the candidate does not serve the request.
@@ -368,32 +381,8 @@ Result<PlanData> build_within(const Request& request, const Candidate& main, siz
                             limit, least, config.name));
 }
 
-Status check_options(const PlanOptions& options) {
-  if (options.max_workspace < 0) {
-    return Status::invalid(fmt::format("max_workspace is {}; accepted: at least 0 (0: no limit)",
-                                       options.max_workspace));
-  }
-  return {};
-}
-
-std::string forced_name(const PlanOptions& options) {
-  if (!options.force_kernel.empty()) {
-    return options.force_kernel;
-  }
-  const char* name = std::getenv("ROWMAX_FORCE_KERNEL");
-  return name != nullptr ? name : "";
-}
-
-}  // namespace
-
-Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& device,
-                            const PlanOptions& options, std::span<const Backend* const> backends) {
-  if (Status status = validate(problem); !status.ok()) {
-    return status;
-  }
-  if (Status status = check_options(options); !status.ok()) {
-    return status;
-  }
+// The instruction set of a device whose fields are legal.
+Result<Isa> checked_isa(const DeviceInfo& device) {
   if (device.kind != "cpu" && !is_gpu(device)) {
     return Status::invalid(fmt::format("device kind is '{}'; accepted: cpu, cuda", device.kind));
   }
@@ -415,7 +404,41 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
                     "lowers the host's)",
                     device.isa));
   }
-  const Request request{problem, device, *isa, forced_name(options)};
+  return *isa;
+}
+
+Status check_options(const PlanOptions& options) {
+  if (options.max_workspace < 0) {
+    return Status::invalid(fmt::format("max_workspace is {}; accepted: at least 0 (0: no limit)",
+                                       options.max_workspace));
+  }
+  return {};
+}
+
+std::string forced_name(const PlanOptions& options) {
+  if (!options.force_kernel.empty()) {
+    return options.force_kernel;
+  }
+  const char* name = std::getenv("ROWMAX_FORCE_KERNEL");
+  return name != nullptr ? name : "";
+}
+
+}  // namespace
+
+Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& device,
+                            const PlanOptions& options, std::span<const Backend* const> backends,
+                            plan::RankingTable ranking) {
+  if (Status status = validate(problem); !status.ok()) {
+    return status;
+  }
+  if (Status status = check_options(options); !status.ok()) {
+    return status;
+  }
+  const Result<Isa> isa = checked_isa(device);
+  if (!isa.ok()) {
+    return isa.status();
+  }
+  const Request request{problem, device, *isa, forced_name(options), ranking};
   const std::vector<Candidate> candidates = gather(problem.op, device, backends);
   if (candidates.empty()) {
     return nothing_computes(problem, device, backends);
@@ -432,7 +455,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
       serving.push_back(candidate);
       if (is_gpu(device)) {
         serving.back().predicted_us =
-            plan::predicted_us(plan::ranked_problem(problem), candidate.kernel->config, device);
+            predict(request, plan::ranked_problem(problem), candidate.kernel->config).us;
       }
     } else {
       declined.push_back({candidate.kernel->config.name, status.message(), false});
@@ -460,7 +483,9 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   data.value().declined = std::move(declined);
   data.value().choice = choice_reason(request, winner, serving.size());
   if (is_gpu(device)) {
-    data.value().predicted_us = plan::predicted_us(problem, winner.kernel->config, device);
+    const Prediction prediction = predict(request, problem, winner.kernel->config);
+    data.value().predicted_us = prediction.us;
+    data.value().ranking_factor = prediction.ranking_factor;
   }
   return Plan(std::make_shared<const PlanData>(std::move(data).value()));
 }

@@ -227,10 +227,11 @@ TEST(Cuda, UnitTimesOfASmallProblem) {
   EXPECT_DOUBLE_EQ(times.exponential, blocks * 64 * 64 / 16.0 * 1e-3);
 }
 
-// A causal problem costs about half, a window about its share of the pairs.
+// By the cost model a causal problem costs about half, a window about its share of the pairs.
 TEST(Cuda, PredictionsFollowVisiblePairs) {
   const auto us = [](const std::string& words) {
-    return plan_of("forward bf16 b4 h16 s8192 d128 " + words)->data().predicted_us;
+    const AttentionProblem problem = problem_of("forward bf16 b4 h16 s8192 d128 " + words);
+    return make_plan_with(problem, h200(), {}, all_backends(), {})->data().predicted_us;
   };
   EXPECT_GT(us("causal"), 0.45 * us(""));
   EXPECT_LT(us("causal"), 0.65 * us(""));
