@@ -202,11 +202,15 @@ RunReport run_case(const Case& spec, const RunOptions& run) {
   return run_kernels(spec, {run.kernel}, run).front();
 }
 
-Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, int rounds,
-                                        double round_seconds) {
+Result<std::vector<std::vector<double>>> time_on_gpu(const std::vector<Plan>& plans,
+                                                     CaseInputs& inputs, int rounds,
+                                                     double round_seconds) {
   constexpr double kMostCalls = 1000.0;
-  const int ordinal = plan.data().device.ordinal;
-  const size_t bytes = plan.workspace_bytes();
+  const int ordinal = plans.front().data().device.ordinal;
+  size_t bytes = 0;
+  for (const Plan& plan : plans) {
+    bytes = std::max(bytes, plan.workspace_bytes());
+  }
   Arena arena;
   void* workspace =
       arena.allocate("workspace", DType::kI64, static_cast<int64_t>(bytes / 8 + 1), 0);
@@ -220,23 +224,31 @@ Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, in
     return status;
   }
   const AttentionTensors tensors = (*mirror)->map(inputs.tensors());
-  const auto call = [&](void* stream) {
-    ExecuteOptions options;
-    options.stream = stream;
-    return execute(plan, tensors, (*mirror)->map(workspace), bytes, options);
+  const auto timed = [&](const Plan& plan, int calls) {
+    return timed_on_gpu(ordinal, calls, [&](void* stream) {
+      ExecuteOptions options;
+      options.stream = stream;
+      return execute(plan, tensors, (*mirror)->map(workspace), bytes, options);
+    });
   };
-  Result<double> once = timed_on_gpu(ordinal, 1, call);
-  if (!once.ok()) {
-    return once.status();
-  }
-  const int calls = static_cast<int>(std::clamp(round_seconds / *once, 1.0, kMostCalls));
-  std::vector<double> seconds;
-  for (int round = 0; round < rounds; ++round) {
-    const Result<double> measured = timed_on_gpu(ordinal, calls, call);
-    if (!measured.ok()) {
-      return measured.status();
+  std::vector<int> calls;
+  for (const Plan& plan : plans) {
+    const Result<double> once = timed(plan, 1);
+    if (!once.ok()) {
+      return once.status();
     }
-    seconds.push_back(*measured);
+    calls.push_back(static_cast<int>(std::clamp(round_seconds / *once, 1.0, kMostCalls)));
+  }
+  std::vector<std::vector<double>> seconds(plans.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t n = 0; n < plans.size(); ++n) {
+      const size_t turn = (n + static_cast<size_t>(round)) % plans.size();
+      const Result<double> measured = timed(plans[turn], calls[turn]);
+      if (!measured.ok()) {
+        return measured.status();
+      }
+      seconds[turn].push_back(*measured);
+    }
   }
   return seconds;
 }

@@ -49,11 +49,14 @@ std::vector<std::string> serving_kernels(const Plan& plan);
 Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
                     std::vector<std::string>* violations, bool one_multiprocessor = false);
 
-// A GPU's plan on copies of the inputs: seconds of one call, an entry a round.
-Result<std::vector<double>> time_on_gpu(const Plan& plan, CaseInputs& inputs, int rounds,
-                                        double round_seconds);
+// Plans of one GPU for one problem, on one set of copies of the inputs and in turns: every round
+// times each of them and starts with another one. Of every plan the seconds of one call, an entry a
+// round.
+Result<std::vector<std::vector<double>>> time_on_gpu(const std::vector<Plan>& plans,
+                                                     CaseInputs& inputs, int rounds,
+                                                     double round_seconds);
 
-// The cost model's time of a GPU's plan, in seconds.
+// The predicted time of a GPU's plan, in seconds.
 double predicted_seconds(const Plan& plan);
 
 }  // namespace rowmax::testkit

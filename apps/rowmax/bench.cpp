@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -31,15 +30,6 @@ struct Options {
   bool every_kernel = false;
   BenchLimits limits;
 };
-
-std::string date_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 int thread_count(const Options& options) {
   return options.limits.threads > 0 ? options.limits.threads : default_threads();
@@ -294,8 +284,9 @@ int run(const Options& options) {
     if (!options.baseline.empty() || !options.plot.empty() || options.limits.check) {
       bad_input("--baseline, --plot and --check are for the CPU; on a GPU: rowmax verify --device");
     }
-    return bench_on_gpu(cases, {device, options.json, options.every_kernel, options.limits.rounds,
-                                options.limits.round_seconds});
+    return bench_on_gpu(cases, options.json,
+                        {device, options.every_kernel ? testkit::serving_kernels : chosen_kernel,
+                         options.limits.rounds, options.limits.round_seconds});
   }
   Progress progress;
   BaselineBudget budget;

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
+#include <deque>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -13,54 +13,98 @@
 #include "runner.h"
 #include "table.h"
 #include "testkit/inputs.h"
-#include "testkit/runner.h"
 #include "verbs.h"
 
 namespace rowmax::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Inputs = std::unique_ptr<testkit::CaseInputs>;
 
-struct GpuResult {
-  std::string text;
-  std::string kernel;
-  double flops = 0.0;
-  double predicted = 0.0;  // seconds
-  std::vector<double> seconds;
+// The inputs of cases in their order. Making them takes seconds on one processor: up to `ahead` are
+// made at once while the GPU works.
+class InputQueue {
+ public:
+  InputQueue(const std::vector<testkit::Case>& cases, int ahead) : cases_(cases) {
+    for (int n = 0; n < ahead; ++n) {
+      start();
+    }
+  }
+
+  Inputs next() {
+    Result<Inputs> inputs = pending_.front().get();
+    pending_.pop_front();
+    start();
+    return require(std::move(inputs));
+  }
+
+ private:
+  void start() {
+    if (started_ < cases_.size()) {
+      pending_.push_back(std::async(std::launch::async, testkit::CaseInputs::create,
+                                    std::cref(cases_[started_++])));
+    }
+  }
+
+  const std::vector<testkit::Case>& cases_;
+  size_t started_ = 0;
+  std::deque<std::future<Result<Inputs>>> pending_;
 };
 
-std::vector<GpuResult> bench_one(const testkit::Case& spec, const GpuBenchOptions& options,
-                                 Progress& progress) {
+// A plan for each kernel that is timed.
+std::vector<Plan> plans_of(const testkit::Case& spec, const GpuBenchOptions& options) {
   const std::string text = testkit::to_string(spec);
-  progress.show("preparing " + text);
-  const std::unique_ptr<testkit::CaseInputs> inputs =
-      require(testkit::CaseInputs::create(spec), text);
   const Plan chosen = require(make_plan(spec.problem, options.device), text);
-  std::vector<std::string> kernels = {chosen.kernel()};
-  if (options.every_kernel) {
-    kernels = testkit::serving_kernels(chosen);
+  std::vector<Plan> plans;
+  for (const std::string& kernel : options.kernels(chosen)) {
+    PlanOptions forced;
+    forced.force_kernel = kernel;
+    plans.push_back(require(make_plan(spec.problem, options.device, forced), text));
   }
+  return plans;
+}
+
+}  // namespace
+
+std::vector<std::string> chosen_kernel(const Plan& chosen) { return {chosen.kernel()}; }
+
+std::vector<GpuResult> measure_on_gpu(const std::vector<testkit::Case>& cases,
+                                      const GpuBenchOptions& options) {
+  std::vector<std::vector<Plan>> plans;
+  for (const testkit::Case& spec : cases) {
+    plans.push_back(plans_of(spec, options));
+  }
+  Progress progress;
   std::vector<GpuResult> results;
-  for (const std::string& kernel : kernels) {
-    progress.show(fmt::format("{}: {}", text, kernel));
-    PlanOptions plan_options;
-    plan_options.force_kernel = kernel;
-    const Plan plan = require(make_plan(spec.problem, options.device, plan_options), text);
-    results.push_back(
-        {text, kernel, case_flops(spec, *inputs), testkit::predicted_seconds(plan),
-         require(testkit::time_on_gpu(plan, *inputs, options.rounds, options.round_seconds),
-                 text)});
+  InputQueue queue(cases, options.ahead);
+  for (size_t n = 0; n < cases.size(); ++n) {
+    const std::string text = testkit::to_string(cases[n]);
+    progress.show(fmt::format("{} of {}: {}", n + 1, cases.size(), text));
+    const Inputs inputs = with_memory_for(cases[n], [&queue] { return queue.next(); });
+    std::vector<std::vector<double>> seconds = require(
+        testkit::time_on_gpu(plans[n], *inputs, options.rounds, options.round_seconds), text);
+    for (size_t k = 0; k < plans[n].size(); ++k) {
+      results.push_back({text, plans[n][k].kernel(), case_flops(cases[n], *inputs),
+                         testkit::predicted_seconds(plans[n][k]), std::move(seconds[k])});
+    }
   }
   return results;
 }
 
 std::string json_lines(const std::vector<GpuResult>& results, const DeviceInfo& device) {
+  const std::string date = date_text();
   std::string lines;
   for (const GpuResult& result : results) {
     const Json line = {{"case", result.text},
                        {"kernel", result.kernel},
                        {"device", device.name},
+                       {"isa", device.isa},
+                       {"multiprocessors", device.cores},
+                       {"clock_ghz", device.clock_ghz},
+                       {"memory_gbps", device.memory_gbps},
                        {"version", ROWMAX_VERSION_STRING},
+                       {"date", date},
+                       {"rounds", result.seconds.size()},
                        {"seconds_median", median(result.seconds)},
                        {"seconds_p10", quantile(result.seconds, 0.1)},
                        {"predicted_seconds", result.predicted},
@@ -70,24 +114,16 @@ std::string json_lines(const std::vector<GpuResult>& results, const DeviceInfo& 
   return lines;
 }
 
-}  // namespace
-
-int bench_on_gpu(const std::vector<testkit::Case>& cases, const GpuBenchOptions& options) {
-  Progress progress;
-  std::vector<GpuResult> results;
-  for (const testkit::Case& spec : cases) {
-    std::vector<GpuResult> found =
-        with_memory_for(spec, [&] { return bench_one(spec, options, progress); });
-    std::move(found.begin(), found.end(), std::back_inserter(results));
-  }
-  progress.show("");
+int bench_on_gpu(const std::vector<testkit::Case>& cases, const std::string& json,
+                 const GpuBenchOptions& options) {
+  const std::vector<GpuResult> results = measure_on_gpu(cases, options);
   const std::string lines = json_lines(results, options.device);
-  if (options.json == "-") {
+  if (json == "-") {
     fmt::print("{}", lines);
     return kExitOk;
   }
-  if (!options.json.empty()) {
-    require(write_file_atomically(options.json, {lines}));
+  if (!json.empty()) {
+    require(write_file_atomically(json, {lines}));
   }
   Table table({"time", "predicted", "measured / predicted", "TFLOP/s", "<kernel", "<case"});
   for (const GpuResult& result : results) {

@@ -59,6 +59,7 @@ constexpr NamedVerb kVerbs[] = {
     {"attend", "attention on the tensors of a file", add_attend},
     {"verify", "run cases against the fp64 reference", add_verify},
     {"bench", "time cases, also against a naive implementation", add_bench},
+    {"tune", "time every kernel on a GPU and write the planner's ranking table", add_tune},
     {"explain", "what is chosen for a case, and why", add_explain},
     {"devices", "the devices, instruction sets and caches in use", add_devices},
 };

@@ -31,6 +31,9 @@ class Runner {
 double median(std::vector<double> values);
 double quantile(std::vector<double> values, double p);
 
+// The present time in UTC, "2026-11-30T12:00:00Z".
+std::string date_text();
+
 // The thread count that 0 stands for.
 int default_threads();
 

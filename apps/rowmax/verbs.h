@@ -46,6 +46,7 @@ using Verb = std::function<int()>;
 Verb add_attend(CLI::App& app);
 Verb add_verify(CLI::App& app);
 Verb add_bench(CLI::App& app);
+Verb add_tune(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_devices(CLI::App& app);
 

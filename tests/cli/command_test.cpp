@@ -24,7 +24,7 @@ TEST(Command, HelpDocumentsExitCodes) {
   const ProcessResult help = run_command({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_NE(help.out.find("Exit codes"), std::string::npos);
-  for (const char* verb : {"attend", "verify", "bench", "explain", "devices"}) {
+  for (const char* verb : {"attend", "verify", "bench", "tune", "explain", "devices"}) {
     EXPECT_NE(help.out.find(verb), std::string::npos);
     EXPECT_EQ(run_command({verb, "--help"}).exit_code, 0);
   }
@@ -116,7 +116,12 @@ TEST(Options, EmptyTextsAreRefused) {
                                                           {"bench", kTiny, "--baseline", ""},
                                                           {"bench", kTiny, "--device", ""},
                                                           {"explain", kTiny, "--kernel", ""},
-                                                          {"explain", kTiny, "--device", ""}};
+                                                          {"explain", kTiny, "--device", ""},
+                                                          {"tune", kTiny, "--device", ""},
+                                                          {"tune", "--suite", ""},
+                                                          {"tune", kTiny, "--json", ""},
+                                                          {"tune", "--from", ""},
+                                                          {"tune", "--from", "a", "--out", ""}};
   for (const std::vector<std::string>& command : commands) {
     expect_refused(command, {"is ''; accepted: "});
   }

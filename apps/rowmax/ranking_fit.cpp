@@ -1,0 +1,114 @@
+#include "ranking_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+namespace rowmax::app {
+namespace {
+
+constexpr size_t kPoints = plan::kRankingKeys.size();
+
+// Least squares by normal equations.
+class Fit {
+ public:
+  // A measured logarithm, as a sum of the points' with these weights.
+  void add(const plan::RankingFactors& weights, double logarithm) {
+    for (size_t i = 0; i < kPoints; ++i) {
+      for (size_t j = 0; j < kPoints; ++j) {
+        matrix_[i][j] += weights[i] * weights[j];
+      }
+      right_[i] += weights[i] * logarithm;
+    }
+  }
+
+  // Logarithms at the points.
+  plan::RankingFactors solve() {
+    constexpr double kPull = 1.0 / 64.0;  // of neighbours, beside 1 of a measurement at a point
+    plan::RankingFactors difference = {};
+    for (size_t i = 0; i + 1 < kPoints; ++i) {
+      difference = {};
+      difference[i] = -std::sqrt(kPull);
+      difference[i + 1] = std::sqrt(kPull);
+      add(difference, 0.0);
+    }
+    // Elimination; the matrix is positive definite once anything was added.
+    for (size_t i = 0; i < kPoints; ++i) {
+      for (size_t row = i + 1; row < kPoints; ++row) {
+        const double factor = matrix_[row][i] / matrix_[i][i];
+        for (size_t j = i; j < kPoints; ++j) {
+          matrix_[row][j] -= factor * matrix_[i][j];
+        }
+        right_[row] -= factor * right_[i];
+      }
+    }
+    for (size_t i = kPoints; i-- > 0;) {
+      for (size_t j = i + 1; j < kPoints; ++j) {
+        right_[i] -= matrix_[i][j] * right_[j];
+      }
+      right_[i] /= matrix_[i][i];
+    }
+    return right_;
+  }
+
+ private:
+  double matrix_[kPoints][kPoints] = {};
+  plan::RankingFactors right_ = {};
+};
+
+const char* to_text(MaskClass problems) {
+  return problems == MaskClass::kFull ? "kFull" : "kBanded";
+}
+
+}  // namespace
+
+std::vector<plan::RankingEntry> fit_ranking(std::span<const TimedKernel> times) {
+  std::map<std::pair<std::string, MaskClass>, Fit> fits;
+  for (const TimedKernel& time : times) {
+    if (time.fitted) {
+      fits[{time.kernel, time.place.problems}].add(plan::ranking_weights(time.place.keys),
+                                                   std::log(time.seconds / time.model_seconds));
+    }
+  }
+  std::vector<plan::RankingEntry> entries;
+  for (auto& [name, fit] : fits) {
+    plan::RankingFactors factors = fit.solve();
+    for (double& factor : factors) {
+      factor = std::round(std::exp(factor) * 1000.0) / 1000.0;
+    }
+    entries.push_back({name.first, name.second, factors});
+  }
+  return entries;
+}
+
+std::string ranking_text(plan::RankingTable table, const std::string& source) {
+  std::string text = fmt::format(
+      "// Ranking table of the sm90 rows: ROWMAX_RANKING(kernel, class of the problems' bands, "
+      "measured\n// over predicted time where a query row sees {:g} keys).\n// Written by `rowmax "
+      "tune` (docs/add_a_kernel.md); without rows the cost model alone decides.\n// {}\n",
+      fmt::join(plan::kRankingKeys, ", "), source);
+  for (const plan::RankingEntry& entry : table) {
+    text += fmt::format("ROWMAX_RANKING({}, {}, {:.3f})\n", entry.kernel, to_text(entry.problems),
+                        fmt::join(entry.factors, ", "));
+  }
+  return text;
+}
+
+const TimedKernel& best_of(std::span<const TimedKernel> times) {
+  return *std::min_element(times.begin(), times.end(),
+                           [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+}
+
+std::optional<double> loss_of(std::span<const TimedKernel> times, const std::string& kernel) {
+  const auto found = std::find_if(times.begin(), times.end(),
+                                  [&](const TimedKernel& time) { return time.kernel == kernel; });
+  if (found == times.end()) {
+    return std::nullopt;
+  }
+  return found->seconds / best_of(times).seconds - 1.0;
+}
+
+}  // namespace rowmax::app

@@ -1,0 +1,129 @@
+#include "tune_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "api/backends.h"
+#include "plan/planner.h"
+#include "testkit/case.h"
+#include "testkit/runner.h"
+#include "verbs.h"
+
+namespace rowmax::app {
+namespace {
+
+using Json = nlohmann::json;
+
+Result<Plan> plan_with(plan::RankingTable table, const AttentionProblem& problem,
+                       const DeviceInfo& device, const std::string& kernel) {
+  PlanOptions options;
+  options.force_kernel = kernel;
+  return make_plan_with(problem, device, options, all_backends(), table);
+}
+
+DeviceInfo device_of(const Json& line) {
+  DeviceInfo device;
+  device.kind = "cuda";
+  device.name = line.at("device").get<std::string>();
+  device.isa = line.at("isa").get<std::string>();
+  device.cores = line.at("multiprocessors").get<int>();
+  device.clock_ghz = line.at("clock_ghz").get<double>();
+  device.memory_gbps = line.at("memory_gbps").get<double>();
+  return device;
+}
+
+std::string source_of(const Json& line) {
+  return fmt::format("{}, rowmax {}, {}", line.at("device").get<std::string>(),
+                     line.at("version").get<std::string>(), line.at("date").get<std::string>());
+}
+
+AttentionProblem problem_of(const std::string& text) {
+  return require(testkit::parse_case(text), fmt::format("case \"{}\"", text)).problem;
+}
+
+// The problem holds bounds of the lengths, not the lengths.
+bool has_own_lengths(const Storage& storage) {
+  return storage.query == Source::kRagged || storage.key == Source::kRagged || storage.seqused_q ||
+         storage.seqused_k;
+}
+
+void add_line(const Json& line, TuneTimes& all) {
+  const std::string source = source_of(line);
+  if (all.source.empty()) {
+    all.source = source;
+    all.device = device_of(line);
+  } else if (source != all.source) {
+    bad_input(fmt::format("is of '{}', the first line of '{}'; accepted: one measurement", source,
+                          all.source));
+  }
+  TimedKernel time;
+  time.text = line.at("case").get<std::string>();
+  time.kernel = line.at("kernel").get<std::string>();
+  time.seconds = line.at("seconds_median").get<double>();
+  if (!(time.seconds > 0.0)) {
+    bad_input(fmt::format("seconds_median is {}; accepted: a positive number", time.seconds));
+  }
+  const AttentionProblem problem = problem_of(time.text);
+  const Result<Plan> plan = plan_with({}, problem, all.device, time.kernel);
+  if (!plan.ok()) {
+    ++all.unknown;
+    return;
+  }
+  time.model_seconds = testkit::predicted_seconds(*plan);
+  time.place = plan::ranking_place(problem);
+  time.fitted = !has_own_lengths(problem.storage);
+  all.times.push_back(std::move(time));
+}
+
+}  // namespace
+
+TuneTimes read_times(const std::string& lines, const std::string& name) {
+  TuneTimes all;
+  std::istringstream stream(lines);
+  int number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    try {
+      add_line(Json::parse(line), all);
+    } catch (const Json::exception& error) {
+      bad_input(fmt::format("{}:{}: {}", name, number, error.what()));
+    } catch (const Failure& failure) {
+      bad_input(fmt::format("{}:{}: {}", name, number, failure.what()));
+    }
+  }
+  if (all.times.empty()) {
+    bad_input(
+        fmt::format("{}: no time of a kernel of this build; accepted: lines of rowmax tune "
+                    "--json",
+                    name));
+  }
+  return all;
+}
+
+std::vector<std::string> contenders(const Plan& plan, const DeviceInfo& device) {
+  // Larger than the model's errors between rows; beyond it are rows for other head dims.
+  constexpr double kWithin = 1.5;
+  std::vector<std::pair<double, std::string>> kernels;
+  for (const std::string& kernel : testkit::serving_kernels(plan)) {
+    const Plan forced = require(plan_with({}, plan.problem(), device, kernel));
+    kernels.emplace_back(testkit::predicted_seconds(forced), kernel);
+  }
+  const double least = std::min_element(kernels.begin(), kernels.end())->first;
+  std::vector<std::string> names;
+  for (const auto& [seconds, kernel] : kernels) {
+    if (seconds <= kWithin * least) {
+      names.push_back(kernel);
+    }
+  }
+  return names;
+}
+
+std::string choice_with(plan::RankingTable table, const std::string& text,
+                        const DeviceInfo& device) {
+  return require(plan_with(table, problem_of(text), device, "")).kernel();
+}
+
+}  // namespace rowmax::app
