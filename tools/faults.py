@@ -5,6 +5,7 @@ from collections import namedtuple
 Fault = namedtuple("Fault", "name file old new")
 CPU = "src/backend/cpu/"
 TILES = "src/backend/cuda/sm90/forward/tile_order.h"
+PLAN = "src/plan/"
 
 FAULTS = [
     # ---- bands and key ranges
@@ -147,4 +148,14 @@ FAULTS = [
     Fault("backward_chunk_end", CPU + "backward-inl.h",
           "keys.end = imin(keys.end, chunk_.end);",
           "keys.end = imin(keys.end, chunk_.end - (chunk_.end < extent_.k_len ? 1 : 0));"),
+    # ---- plans of a GPU
+    Fault("pack_without_gain", PLAN + "schedule_cuda.cpp",
+          "total < plain ? pack : 1;", "total <= plain ? pack : 1;"),
+    Fault("invariant_pack_by_the_longest", PLAN + "schedule_cuda.cpp",
+          "const AttentionProblem ranked = ranked_problem(problem);",
+          "const AttentionProblem ranked = problem;"),
+    Fault("cost_of_plain_tiles", PLAN + "cost_cuda.cpp",
+          "const int64_t pack = packed_heads(problem, config);", "const int64_t pack = 1;"),
+    Fault("ranking_of_the_other_bands", PLAN + "ranking.cpp",
+          "entry.problems == place.problems", "entry.problems != place.problems"),
 ]
