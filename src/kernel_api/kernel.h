@@ -9,6 +9,7 @@
 
 #include "kernel_api/args.h"
 #include "kernel_api/mask_class.h"
+#include "kernel_api/option_class.h"
 #include "rowmax/plan.h"
 #include "rowmax/problem.h"
 #include "rowmax/status.h"
@@ -48,7 +49,7 @@ struct KernelConfig {
   int stages = 0;      // K and V tiles in flight
   int warpgroups = 0;  // consumer warpgroups
   MaskClass mask = MaskClass::kBanded;
-  bool score_options = true;  // softcap, ALiBi, any scale, O in fp32; false: none of them
+  OptionClass options = OptionClass::kAll;
 };
 
 // What the planner decided for one step. Depends on sizes and tiles only, never on threads.

@@ -18,10 +18,11 @@ constexpr double kSoftmaxInstructions = 4.0;
 // Share of the tensor peak that a mainloop reaches when nothing else limits it, by its consumer
 // warpgroups: a third one hides the softmax of the others (measured: docs/kernels/sm90_forward.md).
 constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
-// What is left of a row's rate when options are used: ALiBi's share (softcap 0.54).
-constexpr double kOptionsShare = 0.73;
-// A row with options serves a problem that needs none only when no other row does.
-constexpr double kUnneededOptions = 2.0;
+// What options leave of a row's rate, and what the code of all of them does (measured:
+// docs/kernels/sm90_forward.md).
+constexpr double kAlibiShare = 0.88;
+constexpr double kSoftcapShare = 0.75;
+constexpr double kAllOptionsShare = 0.88;
 // Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
 constexpr double kBlockOverhead = 150.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
@@ -68,12 +69,17 @@ double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
 }
 
 double factor_of_options(const AttentionProblem& problem, const KernelConfig& config) {
-  if (!config.score_options) {
-    return 1.0;
+  double share = 1.0;
+  if (problem.score.softcap != 0.0) {
+    share *= kSoftcapShare;
   }
-  const bool needed = problem.score.softcap != 0.0 || problem.score.alibi ||
-                      problem.effective_scale() <= 0.0 || problem.out_dtype != problem.dtype;
-  return needed ? 1.0 / kOptionsShare : kUnneededOptions;
+  if (problem.score.alibi) {
+    share *= kAlibiShare;
+  }
+  if (config.options == OptionClass::kAll) {
+    share *= kAllOptionsShare;
+  }
+  return 1.0 / share;
 }
 
 // Clocks -> us.

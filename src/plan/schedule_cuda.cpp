@@ -40,8 +40,7 @@ TileBlocks tile_blocks(const AttentionProblem& problem, const KernelConfig& conf
 }
 
 int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config) {
-  const AttentionProblem ranked = ranked_problem(problem);
-  const int64_t group = ranked.sizes.heads_q / ranked.sizes.heads_kv;
+  const int64_t group = problem.sizes.heads_q / problem.sizes.heads_kv;
   int64_t pack = std::min<int64_t>(group, config.tile_q);
   while (group % pack != 0) {
     --pack;
@@ -49,8 +48,8 @@ int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config
   if (pack == 1) {
     return 1;
   }
-  const int64_t plain = pack * tile_blocks(ranked, config, 1).total;
-  return tile_blocks(ranked, config, pack).total < plain ? pack : 1;
+  const int64_t plain = pack * tile_blocks(problem, config, 1).total;
+  return tile_blocks(problem, config, pack).total < plain ? pack : 1;
 }
 
 Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config) {

@@ -25,7 +25,8 @@ TileBlocks tile_blocks(const AttentionProblem& problem, const KernelConfig& conf
 
 // Query heads of a kv head whose rows share a tile: 1, or the largest divisor of the group that
 // fits a tile, whichever needs fewer products. Packing shortens the tiles' spans of positions:
-// fewer rows past the end of a short sequence, fewer masked keys on a diagonal.
+// fewer rows past the end of a short sequence, fewer masked keys on a diagonal. A row's bits do not
+// depend on the rows beside it, so batch-invariant plans may pack by the batch's lengths, too.
 int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config);
 
 // The schedule of a main step: its items are the query tiles of every batch element and group of

@@ -89,25 +89,5 @@ TEST(CudaSchedule, PredictionsCountPackedTiles) {
   EXPECT_GT(us("hq8 hkv8 causal"), 4.0 * us("hq8 hkv1 causal"));
 }
 
-// The bounds of the lengths come from the longest sequence of the batch.
-TEST(CudaSchedule, BatchInvariantPlansPackTheSameForEveryBatch) {
-  for (const char* kernel : {kWideFull, kWideBanded, kEven}) {
-    for (const char* band : {"", " causal"}) {
-      if (kernel == kWideFull && *band != '\0') {
-        continue;
-      }
-      const auto pack = [&](const std::string& words) {
-        return pack_of(kernel, words + band + " invariant");
-      };
-      const int64_t expected = pack("b8 hq8 hkv2 s4096");
-      for (const char* words :
-           {"b1 hq8 hkv2 sq300 sk300 ragged_q=900 ragged_k=900",
-            "b8 hq8 hkv2 sq8000 sk8000 ragged_q=9000 ragged_k=9000", "b500 hq8 hkv2 s40"}) {
-        EXPECT_EQ(pack(words), expected) << kernel << " " << words << band;
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace rowmax::test

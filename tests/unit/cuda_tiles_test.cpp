@@ -18,7 +18,7 @@ using cuda::sm90::ForwardConfig;
 using cuda::sm90::KeyBlocks;
 using cuda::sm90::LoopBlocks;
 using cuda::sm90::make_divider;
-using cuda::sm90::Options;
+
 using cuda::sm90::Rescale;
 using cuda::sm90::TilePlace;
 

@@ -25,7 +25,7 @@ constexpr KernelEntry forward_entry(const char* name, const ForwardConfig& row) 
   config.stages = row.stages;
   config.warpgroups = row.warpgroups;
   config.mask = row.mask;
-  config.score_options = row.options == Options::kAll;
+  config.options = row.options;
   entry.supports = supports;
   return entry;
 }

@@ -7,20 +7,24 @@
 
 namespace rowmax::cuda::tile {
 
-// Statistics of a thread's two rows.
+// Statistics of a thread's two rows. kIsShifted: a thread's scores of a block are s plus an offset.
+template <bool kIsShifted>
 struct RowState {
+  static constexpr bool kShifted = kIsShifted;
   float max[2];       // of the scores s, possibly stale by 2^kLazyLog2
   float sum[2];       // of this thread's columns only; the quad's sum is taken at the end
   float subtract[2];  // what exponentials subtract: max in log2 units, 0 while max is -inf
   float rescale[2];   // factor of O after a block
+  float offset[2];    // of the block at hand
 };
 
 // O and the sums are rescaled only when a row's maximum grew by more than this, in log2 units: the
 // factor 2^8 is harmless in fp32 sums and in P rounded to 16 bits.
 inline constexpr float kLazyLog2 = 8.0f;
 
-template <int kScores>
-ROWMAX_DEVICE void row_max(const float (&s)[kScores], float (&out)[2]) {
+// Row maxima of a block.
+template <class State, int kScores>
+ROWMAX_DEVICE void row_max(const float (&s)[kScores], const State& state, float (&out)[2]) {
   float partial[2][2];
 #pragma unroll
   for (int j = 0; j < kScores / 4; ++j) {
@@ -33,12 +37,16 @@ ROWMAX_DEVICE void row_max(const float (&s)[kScores], float (&out)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     out[r] = fmaxf(partial[r][0], partial[r][1]);
+    if constexpr (State::kShifted) {
+      out[r] += state.offset[r];
+    }
     out[r] = fmaxf(out[r], __shfl_xor_sync(ptx::kFullWarp, out[r], 1));
     out[r] = fmaxf(out[r], __shfl_xor_sync(ptx::kFullWarp, out[r], 2));
   }
 }
 
-ROWMAX_DEVICE void set_subtract(RowState& state, float scale) {
+template <class State>
+ROWMAX_DEVICE void set_subtract(State& state, float scale) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     state.subtract[r] = state.max[r] == -ptx::kInfinity ? 0.f : state.max[r] * scale;
@@ -46,19 +54,19 @@ ROWMAX_DEVICE void set_subtract(RowState& state, float scale) {
 }
 
 // A tile's first block.
-template <int kScores>
-ROWMAX_DEVICE void first_max(const float (&s)[kScores], RowState& state, float scale) {
-  row_max(s, state.max);
+template <class State, int kScores>
+ROWMAX_DEVICE void first_max(const float (&s)[kScores], State& state, float scale) {
+  row_max(s, state, state.max);
   state.sum[0] = state.sum[1] = 0.f;
   set_subtract(state, scale);
 }
 
 // A later block. Returns whether O must be multiplied by state.rescale (uniform in the warp). The
 // decision is a row's own: its bits do not depend on the other rows of its warp.
-template <bool kSelect, int kScores>
-ROWMAX_DEVICE bool next_max(const float (&s)[kScores], RowState& state, float scale) {
+template <bool kSelect, class State, int kScores>
+ROWMAX_DEVICE bool next_max(const float (&s)[kScores], State& state, float scale) {
   float max[2];
-  row_max(s, max);
+  row_max(s, state, max);
   bool grew[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {  // -inf - -inf is NaN: not greater
@@ -77,14 +85,20 @@ ROWMAX_DEVICE bool next_max(const float (&s)[kScores], RowState& state, float sc
   return any;
 }
 
-// s becomes P = 2^(s * scale - subtract), and the sums grow by it. Three passes: all FFMA, all EX2,
-// all sums.
-template <int kScores>
-ROWMAX_DEVICE void exponentials(float (&s)[kScores], RowState& state, float scale) {
+// s becomes P = 2^((s + offset) * scale - subtract), and the sums grow by it. Three passes: all
+// FFMA, all EX2, all sums.
+template <class State, int kScores>
+ROWMAX_DEVICE void exponentials(float (&s)[kScores], State& state, float scale) {
   float partial[2][2];
+  float add[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    add[r] = State::kShifted ? __fmaf_rn(state.offset[r], scale, -state.subtract[r])
+                             : -state.subtract[r];
+  }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
-    s[i] = __fmaf_rn(s[i], scale, -state.subtract[(i >> 1) & 1]);
+    s[i] = __fmaf_rn(s[i], scale, add[(i >> 1) & 1]);
   }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {

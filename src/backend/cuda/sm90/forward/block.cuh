@@ -29,35 +29,51 @@ ROWMAX_DEVICE LoopTile own_blocks(const TileInfo& tile, int warpgroup) {
   return {T::kBanded ? ptx::uniform(tile.block_begin) : 0, ptx::uniform(tile.block_end), 0};
 }
 
-// Sign of the scale, softcap, ALiBi: run-time options of key block j.
+// ALiBi of a thread's two rows.
+struct AlibiRows {
+  float slope[2];   // in units of s
+  int distance[2];  // of key 0 and this thread's first column
+};
+
 template <class Row>
-ROWMAX_DEVICE void change_scores(const ForwardParams& params, const TileInfo& tile, int j, int row,
-                                 int lane, float (&s)[Traits<Row>::kScores]) {
+ROWMAX_DEVICE AlibiRows alibi_rows(const ForwardParams& params, const TileInfo& tile, int row,
+                                   int lane) {
   const ScoreParams& score = params.score;
-  if (score.multiply != 1.f) {
-    tile::multiply(s, score.multiply);
-  }
-  if (score.softcap != 0.f) {
-    tile::softcap(s, score.softcap);
-  }
-  if (score.slopes == nullptr) {
-    return;
-  }
-  float slope[2];
-  float distance[2];
+  AlibiRows rows;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int at = position_in_tile(params.order, row + 8 * r);
     const int head = tile.head + row + 8 * r - at * params.order.pack;
-    slope[r] = tile.slope;
+    rows.slope[r] = tile.slope;
     if (params.order.pack != 1 && at < tile.rows) {
-      slope[r] = score.slope_scale *
-                 score.slopes[tile.batch * score.slope_batch + head * score.slope_head];
+      rows.slope[r] = score.slope_scale *
+                      score.slopes[tile.batch * score.slope_batch + head * score.slope_head];
     }
-    distance[r] = static_cast<float>(tile.position + at + tile.shift - j * Traits<Row>::kTileK -
-                                     2 * (lane & 3));
+    rows.distance[r] = tile.position + at + tile.shift - 2 * (lane & 3);
   }
-  tile::add_alibi(s, slope, distance);
+  return rows;
+}
+
+// Sign of the scale, softcap, ALiBi of key block j. A row's scores are then s plus its offset,
+// which is a thread's own.
+template <class Row>
+ROWMAX_DEVICE void change_scores(const ForwardParams& params, const AlibiRows& alibi, int j,
+                                 float (&s)[Traits<Row>::kScores], float (&offset)[2]) {
+  using T = Traits<Row>;
+  const ScoreParams& score = params.score;
+  offset[0] = offset[1] = 0.f;
+  if (T::kOptions && score.multiply != 1.f) {
+    tile::multiply(s, score.multiply);
+  }
+  if (T::kSoftcap && (!T::kOptions || score.softcap.factor != 0.f)) {
+    tile::softcap(s, score.softcap);
+  }
+  if (T::kAlibi && (!T::kOptions || score.slopes != nullptr)) {
+    const int key = j * T::kTileK;
+    const float distance[2] = {static_cast<float>(alibi.distance[0] - key),
+                               static_cast<float>(alibi.distance[1] - key)};
+    tile::add_alibi(s, alibi.slope, distance, offset);
+  }
 }
 
 // Masks key block j where some row of this warp needs it.

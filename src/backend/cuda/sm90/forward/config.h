@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernel_api/mask_class.h"
+#include "kernel_api/option_class.h"
 #include "problem/band.h"
 
 namespace rowmax::cuda::sm90 {
@@ -13,13 +14,6 @@ enum class Element : int { kBF16 = 0, kF16 };
 enum class Rescale : int {
   kWarp = 0,  // O and l under one branch, taken when some row of the warp grew that much
   kRow,  // l by selects; only the multiplication of O sits under a branch, after the exponentials
-};
-
-// Which changes of scores and outputs a row's code has. They are run-time options of the rows that
-// have them; the code alone costs plain problems 1-5 % (docs/kernels/sm90_forward.md).
-enum class Options : int {
-  kNone = 0,  // positive scale, sinks, LSE; O in the element type
-  kAll,       // softcap, ALiBi, any scale, O in fp32
 };
 
 // Scores are multiplied by a smaller or negative scale before the softmax, not inside it.
@@ -34,10 +28,10 @@ struct ForwardConfig {
   int stages = 2;  // K and V blocks in flight
   int warpgroups = 2;
   MaskClass mask = MaskClass::kBanded;
-  Options options = Options::kNone;
+  // Rows of one option always apply it; rows with all decide at run time, 10 % slower.
+  OptionClass options = OptionClass::kNone;
   Rescale rescale = Rescale::kWarp;
-  int early_turn = 0;
-  // 16-key steps of P V that a warpgroup issues after it has passed the turn
+  int early_turn = 0;  // 16-key steps of P V that a warpgroup issues after it has passed the turn
 };
 
 // Columns of a panel: 128 bytes, the width of the copy engine's swizzle.

@@ -6,6 +6,9 @@
 
 namespace rowmax::cuda::sm90 {
 
+template <class Row>
+using RowStateOf = tile::RowState<Traits<Row>::kAlibi>;
+
 // Sink logits of a thread's two rows in log2 units. Both loads are issued before either is used.
 ROWMAX_DEVICE void row_sinks(const ForwardParams& params, const TileInfo& tile, int row,
                              float (&sink)[2]) {
@@ -56,10 +59,9 @@ struct RowSums {
 
 // Sums over the quad, the sink's logit in the denominator, and O zeroed in rows without keys,
 // whatever it holds. factor[r] is what O is multiplied by.
-template <int kOut>
+template <class State, int kOut>
 ROWMAX_DEVICE RowSums finish_rows(const ForwardParams& params, const TileInfo& tile, int row,
-                                  const tile::RowState& state, float (&o)[kOut],
-                                  float (&factor)[2]) {
+                                  const State& state, float (&o)[kOut], float (&factor)[2]) {
   RowSums sums;
   bool empty[2];
 #pragma unroll
@@ -159,7 +161,7 @@ ROWMAX_DEVICE void store_f32(const ForwardParams& params, const RowPlace& place,
 // O from registers, rows outside the sequence left alone.
 template <class Row>
 ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& tile,
-                                float (&o)[Traits<Row>::kOut], const tile::RowState& state,
+                                float (&o)[Traits<Row>::kOut], const RowStateOf<Row>& state,
                                 int row) {
   using T = Traits<Row>;
   float factor[2];
@@ -217,8 +219,8 @@ ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const TileInfo
 // copies it out. Partial tiles of a sequence go row by row instead.
 template <class Row>
 ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row>& shared,
-                                float (&o)[Traits<Row>::kOut], const tile::RowState& state, int row,
-                                uint32_t count) {
+                                float (&o)[Traits<Row>::kOut], const RowStateOf<Row>& state,
+                                int row, uint32_t count) {
   using T = Traits<Row>;
   const TileInfo& tile = shared.slots[count % kTileSlots];
   const uint32_t buffer = ring_index<T::kQBuffers>(count);

@@ -140,18 +140,16 @@ class Consumer {
     }
   }
 
-  ROWMAX_DEVICE void change(int j, uint32_t count) {
-    if (T::kOptions && params_.score.changes) {
-      change_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
-    }
-  }
   ROWMAX_DEVICE void mask(int j, uint32_t count) {
     mask_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
   }
 
   // Softmax of a tile's first block; its product with V is issued by the next step.
   ROWMAX_DEVICE void first_softmax(int j, uint32_t count) {
-    change(j, count);
+    if (T::kAlibi && params_.score.slopes != nullptr) {
+      alibi_ = alibi_rows<Row>(params_, slot(count), row_, lane_);
+    }
+    change_scores<Row>(params_, alibi_, j, s_, state_.offset);
     mask(j, count);
     tile::first_max(s_, state_, params_.score.exponent_scale);
   }
@@ -233,7 +231,7 @@ class Consumer {
     if (T::kQBuffers == 1 && j == tile_.block_begin) {
       free_q();
     }
-    change(j, count);
+    change_scores<Row>(params_, alibi_, j, s_, state_.offset);
     if constexpr (kMasked) {
       mask(j, count);
     }
@@ -350,7 +348,7 @@ class Consumer {
       ptx::pin(s_);
       trace_.mark(TraceState::kMaximum, first);
       release(kKEmpty, blocks_);
-      tile::RowState done = state_;
+      const RowStateOf<Row> done = state_;
       first_softmax(first, next);
       trace_.mark(TraceState::kWaitOut, first);
       ptx::wgmma_wait<0>();
@@ -391,7 +389,8 @@ class Consumer {
   const int row_;        // first of this thread's two rows in the tile, the other is + 8
   uint32_t blocks_ = 0;  // K blocks used so far
   LoopTile tile_;
-  tile::RowState state_;
+  RowStateOf<Row> state_;
+  AlibiRows alibi_;
   tile::Trace trace_;
   float s_[T::kScores];
   float o_[T::kOut];

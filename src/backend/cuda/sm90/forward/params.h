@@ -5,6 +5,7 @@
 #include "backend/cuda/ptx/types.cuh"
 #include "backend/cuda/sm90/forward/tile_order.h"
 #include "backend/cuda/tile/lengths.cuh"
+#include "backend/cuda/tile/tanh.h"
 #include "backend/cuda/trace_record.h"
 #include "problem/band.h"
 
@@ -32,9 +33,8 @@ struct TileOrder {
 // Score options. Scores are kept as s, with softmax argument s * exponent_scale in log2 units.
 struct ScoreParams {
   float exponent_scale = 0;  // > 0
-  int changes = 0;           // whether anything below applies to s
   float multiply = 1;        // s = multiply * q.k; != 1 when the scale is negative or minute
-  float softcap = 0;         // != 0: s = tanh(softcap * q.k)
+  tile::Softcap softcap;     // s = tanh(factor * s) after it
   const float* slopes = nullptr;
   float slope_scale = 0;  // slope -> units of s
   int64_t slope_batch = 0;

@@ -134,7 +134,12 @@ ScoreParams score_params(const AttentionArgs& args) {
   ScoreParams out;
   double natural = score.scale;  // softmax argument = s * natural
   if (score.softcap != 0.0) {
-    out.softcap = static_cast<float>(score.scale / score.softcap);
+    double factor = score.scale / score.softcap;
+    if (!tile::has_powers(factor)) {
+      out.multiply = static_cast<float>(factor);
+      factor = 1.0;
+    }
+    out.softcap = tile::make_softcap(factor);
     natural = score.softcap;
   } else if (score.scale < kSmallestScale) {
     out.multiply = static_cast<float>(score.scale);
@@ -149,7 +154,6 @@ ScoreParams score_params(const AttentionArgs& args) {
   out.slope_scale = static_cast<float>(1.0 / natural);
   out.slope_batch = score.slope_batch;
   out.slope_head = score.slope_head;
-  out.changes = out.softcap != 0.0f || out.multiply != 1.0f || out.slopes != nullptr;
   out.sinks = score.sinks;
   out.sink_stride = score.sink_stride;
   return out;
@@ -157,7 +161,10 @@ ScoreParams score_params(const AttentionArgs& args) {
 
 Status tile_order(const KernelLaunch& launch, const ForwardConfig& config, const char* kernel,
                   bool own_lengths, TileOrder& order) {
-  constexpr int64_t kL2Bytes = int64_t{32} << 20;  // of K and V that a section may keep in L2
+  // Heads of a section: as many as keep K and V in this share of L2, but enough to have long and
+  // short tiles at hand (eight instead of four at 16k: +1 %).
+  constexpr int64_t kL2Bytes = int64_t{32} << 20;
+  constexpr int64_t kFewestHeads = 8;
   const ShapeArgs& shape = launch.args->shape;
   // Heads that share the memory of Q are no axis of its map.
   order.pack = launch.args->q.head == 0 ? 1 : static_cast<int>(launch.schedule.pack);
@@ -178,7 +185,7 @@ Status tile_order(const KernelLaunch& launch, const ForwardConfig& config, const
   order.tiles = static_cast<int>(units * blocks);
   const int64_t head_bytes =
       std::max<int64_t>(1, shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2);
-  const int64_t fit = kL2Bytes / head_bytes * (heads_per_kv / order.pack);
+  const int64_t fit = std::max(kFewestHeads, kL2Bytes / head_bytes) * (heads_per_kv / order.pack);
   const int64_t group = own_lengths ? units_per_batch : units;
   int64_t section = 1;  // a power of two: equal sections
   while (section * 2 <= fit && section * 2 <= group) {
@@ -258,9 +265,6 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
   params.lse = {args.lse.data, args.lse.batch, args.lse.seq, args.lse.head};
   params.head_dim_v = static_cast<int>(args.shape.head_dim_v);
   params.out_f32 = args.out.dtype == DType::kF32;
-  if (config.options == Options::kNone && (params.score.changes || params.out_f32)) {
-    return Status::unsupported(std::string(kernel) + " has no options");
-  }
   EncodeTiled encode = nullptr;
   if (Status status = find_encode(kernel, encode); !status.ok()) {
     return status;

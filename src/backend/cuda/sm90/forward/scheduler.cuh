@@ -63,7 +63,7 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
   if (order.pack == 1 && params.score.sinks != nullptr) {
     tile.sink = params.score.sinks[head * params.score.sink_stride] * ptx::kLog2E;
   }
-  if (T::kOptions && order.pack == 1 && params.score.slopes != nullptr) {
+  if (T::kAlibi && order.pack == 1 && params.score.slopes != nullptr) {
     tile.slope =
         params.score.slope_scale *
         params.score.slopes[at.batch * params.score.slope_batch + head * params.score.slope_head];

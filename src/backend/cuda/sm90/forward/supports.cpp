@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backend/cuda/sm90/forward/config.h"
+#include "backend/cuda/tile/tanh.h"
 
 namespace rowmax::cuda::sm90 {
 namespace {
@@ -52,6 +53,14 @@ Status check_score(const AttentionProblem& problem) {
   return {};
 }
 
+// A row of one option has code for it alone, and always runs it.
+Status check_option(const char* name, bool wanted, bool had) {
+  if (wanted == had) {
+    return {};
+  }
+  return Status::unsupported(std::string(wanted ? "has no " : "serves only ") + name);
+}
+
 Status check_options(const AttentionProblem& problem, const KernelConfig& config) {
   if (problem.score.softcap > kLargestSoftcap) {
     char text[64];
@@ -59,17 +68,25 @@ Status check_options(const AttentionProblem& problem, const KernelConfig& config
                   kLargestSoftcap);
     return Status::unsupported(text);
   }
-  if (config.score_options) {
+  if (config.options == OptionClass::kAll) {
     return {};
   }
-  if (problem.score.softcap != 0.0) {
-    return Status::unsupported("has no softcap");
+  if (Status status = check_option("softcap", problem.score.softcap != 0.0,
+                                   config.options == OptionClass::kSoftcap);
+      !status.ok()) {
+    return status;
   }
-  if (problem.score.alibi) {
-    return Status::unsupported("has no ALiBi");
+  if (Status status =
+          check_option("ALiBi", problem.score.alibi, config.options == OptionClass::kAlibi);
+      !status.ok()) {
+    return status;
   }
   if (problem.effective_scale() < kSmallestScale) {
     return Status::unsupported("needs a positive scale");
+  }
+  if (problem.score.softcap != 0.0 &&
+      !tile::has_powers(problem.effective_scale() / problem.score.softcap)) {
+    return Status::unsupported("scale / softcap must lie between 1e-5 and 1e5");
   }
   if (problem.out_dtype != problem.dtype) {
     return Status::unsupported(std::string("writes ") + to_string(problem.dtype) +

@@ -20,7 +20,9 @@ struct Traits {
   static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
   // A warpgroup may have its last block before the tile's.
   static constexpr bool kSkips = kBanded && kConfig.tile_q > kConfig.tile_k;
-  static constexpr bool kOptions = kConfig.options == Options::kAll;
+  static constexpr bool kOptions = kConfig.options == OptionClass::kAll;
+  static constexpr bool kAlibi = kOptions || kConfig.options == OptionClass::kAlibi;
+  static constexpr bool kSoftcap = kOptions || kConfig.options == OptionClass::kSoftcap;
   static constexpr ptx::Mma kMma =
       kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
   static constexpr int kTileQ = kConfig.tile_q;
