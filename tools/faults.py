@@ -151,9 +151,6 @@ FAULTS = [
     # ---- plans of a GPU
     Fault("pack_without_gain", PLAN + "schedule_cuda.cpp",
           "total < plain ? pack : 1;", "total <= plain ? pack : 1;"),
-    Fault("invariant_pack_by_the_longest", PLAN + "schedule_cuda.cpp",
-          "const AttentionProblem ranked = ranked_problem(problem);",
-          "const AttentionProblem ranked = problem;"),
     Fault("cost_of_plain_tiles", PLAN + "cost_cuda.cpp",
           "const int64_t pack = packed_heads(problem, config);", "const int64_t pack = 1;"),
     Fault("ranking_of_the_other_bands", PLAN + "ranking.cpp",
