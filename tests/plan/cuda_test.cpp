@@ -122,6 +122,38 @@ TEST(Cuda, DeclinesByName) {
   }
 }
 
+// Rows of one option apply it always; what they cannot do is left to rows with all of them.
+TEST(Cuda, OptionsChooseTheirRows) {
+  const struct {
+    const char* words;
+    const char* ending;
+  } cases[] = {
+      {"d64 alibi", "_alibi"},
+      {"d128 alibi=batch causal", "_alibi"},
+      {"d128 alibi sinks window=200,0", "_alibi"},
+      {"d64 softcap=30", "_softcap"},
+      {"d128 softcap=50 causal", "_softcap"},
+      {"d256 softcap=50", "_softcap"},
+      {"d256 alibi", "_options"},
+      {"d128 alibi softcap=30", "_options"},
+      {"d128 alibi scale=-0.2", "_options"},
+      {"d128 softcap=1e-30", "_options"},
+      {"d128 softcap=30 out=f32", "_options"},
+      {"d128 alibi out=f32", "_options"},
+      {"d128", "_full"},
+      {"d128 causal sinks", "_banded"},
+      {"d256 causal", "_banded"},
+  };
+  for (const auto& c : cases) {
+    const Result<Plan> plan = plan_of(std::string("forward bf16 b8 h16 s4096 ") + c.words);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_TRUE(plan->kernel().ends_with(c.ending)) << c.words << ": " << plan->kernel();
+  }
+  const Result<Plan> plain =
+      plan_of("forward bf16 s64 d128", "sm90_forward_bf16_d128_q128k128_banded_alibi");
+  EXPECT_NE(plain.status().message().find("serves only ALiBi"), std::string::npos);
+}
+
 // The rows that a predicate takes: "A, B", or "5 kernels (A, ...)".
 template <class Predicate>
 std::string kernels_text(const Predicate& takes) {

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <vector>
 
 #include "backend/cuda/sm90/forward/config.h"
 #include "backend/cuda/sm90/forward/tile_order.h"
+#include "backend/cuda/tile/tanh.h"
 
 namespace rowmax::test {
 namespace {
@@ -18,7 +20,6 @@ using cuda::sm90::ForwardConfig;
 using cuda::sm90::KeyBlocks;
 using cuda::sm90::LoopBlocks;
 using cuda::sm90::make_divider;
-
 using cuda::sm90::Rescale;
 using cuda::sm90::TilePlace;
 
@@ -141,6 +142,26 @@ TEST(CudaTiles, WarpgroupsVisitEveryVisiblePair) {
       check_pairs(row, resolve_band(band, seqlen_q, seqlen_k), seqlen_q, seqlen_k, packs[below(6)]);
     }
   }
+}
+
+// As the kernel computes it, for factors of every size that it takes.
+TEST(CudaTiles, SmallTanh) {
+  for (const double factor : {1.01e-5, 3e-3, 0.0884 / 30, 1.0, -2.0, 37.5, 9.9e4}) {
+    ASSERT_TRUE(cuda::tile::has_powers(factor));
+    const cuda::tile::Softcap cap = cuda::tile::make_softcap(factor);
+    for (int i = -1000; i <= 1000; ++i) {
+      const float s = cap.limit * static_cast<float>(i) / 1000.0f;
+      const float square = s * s;
+      float sum = std::fmaf(cap.powers[3], square, cap.powers[2]);
+      sum = std::fmaf(sum, square, cap.powers[1]);
+      const float got = s * std::fmaf(sum, square, cap.powers[0]);
+      const double expected = std::tanh(factor * static_cast<double>(s));
+      EXPECT_NEAR(got, expected, 8e-7 * std::fabs(expected)) << factor << " " << s;
+    }
+  }
+  EXPECT_FALSE(cuda::tile::has_powers(0.0));
+  EXPECT_FALSE(cuda::tile::has_powers(1e29));
+  EXPECT_FALSE(cuda::tile::has_powers(-1e-7));
 }
 
 }  // namespace
