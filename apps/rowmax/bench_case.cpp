@@ -171,6 +171,14 @@ std::string BaselineBudget::reason_to_skip(const AttentionProblem& problem,
   return "";
 }
 
+// A call without visible pairs says nothing of the rate, a short one only what a call costs.
+void BaselineBudget::record(double flops, double seconds) {
+  constexpr double kMeasurableFlops = 1e7;  // 5 ms at the first guess
+  if (flops >= kMeasurableFlops && seconds > 0.0) {
+    rate_ = flops / seconds;
+  }
+}
+
 double case_flops(const testkit::Case& spec, const testkit::CaseInputs& inputs) {
   AttentionProblem one = spec.problem;
   one.sizes.batch = 1;

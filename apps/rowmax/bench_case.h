@@ -45,12 +45,12 @@ struct BenchResult {
   std::vector<double> ratios() const;
 };
 
-// Predicts naive times from the rate of earlier cases.
+// Predicts naive times from the rate of the last case that was long enough to have one.
 class BaselineBudget {
  public:
   // Empty when the naive implementation may run, else why it is skipped.
   std::string reason_to_skip(const AttentionProblem& problem, const BenchLimits& limits) const;
-  void record(double flops, double seconds) { rate_ = flops / seconds; }
+  void record(double flops, double seconds);
 
  private:
   double rate_ = 2e9;  // FLOP/s; a careful guess until the first measurement

@@ -278,6 +278,17 @@ TEST(Bench, PlotsLeaveOutLengthZero) {
   expect_refused({"bench", empty, "--plot", folder.path("no.svg")}, {"--plot", "length 0"});
 }
 
+// Cases of no pair or a few say nothing of the naive implementation's rate.
+TEST(Bench, TinyCasesDoNotSkipTheNextBaseline) {
+  for (const char* tiny : {"forward f32 b1 h1 s0 d16", "forward f32 b1 h1 s1 d1"}) {
+    const ProcessResult result =
+        run_command({"bench", tiny, "forward f32 b1 h1 s256 d16", "--baseline", "naive", "--rounds",
+                     "1", "--round-seconds", "0", "--baseline-seconds", "0.1"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out.find("skipped"), std::string::npos) << result.out;
+  }
+}
+
 TEST(Bench, NamesCasesThatDiffer) {
   const ProcessResult result =
       run_command({"bench", "forward f32 b1 h1 s64 d16", "forward f32 b1 h1 sq1 sk128 d8",
