@@ -62,6 +62,7 @@ LAYER_EXCEPTIONS = {
     "tests/unit/c_api_test.cpp": ["src/api/c_problem.h"],
     "tests/unit/cpu_softmax_test.cpp": ["src/backend/cpu/softmax-inl.h"],
     "tests/unit/cuda_lengths_test.cpp": ["src/backend/cuda/tile/lengths.cuh"],
+    "tests/unit/cuda_mask_test.cpp": ["src/backend/cuda/tile/mask.cuh"],
     "tests/unit/cuda_tiles_test.cpp": ["src/backend/cuda/sm90/forward/config.h",
                                        "src/backend/cuda/sm90/forward/instances.def",
                                        "src/backend/cuda/sm90/forward/tile_order.h"],

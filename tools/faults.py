@@ -5,6 +5,7 @@ from collections import namedtuple
 Fault = namedtuple("Fault", "name file old new")
 CPU = "src/backend/cpu/"
 TILES = "src/backend/cuda/sm90/forward/tile_order.h"
+TILE = "src/backend/cuda/tile/"
 PLAN = "src/plan/"
 
 FAULTS = [
@@ -54,7 +55,30 @@ FAULTS = [
           "loop.clean_end = first_end / tile_k + 1;"),
     Fault("gpu_block_skipped_that_is_seen", TILES, "loop.end = (last_end - 1) / tile_k + 1;",
           "loop.end = (last_end - 1) / tile_k;"),
+    Fault("gpu_mask_columns_left_of_the_block", TILE + "mask.cuh",
+          "return column <= 0 ? 0u : ptx", "return column == 0 ? 0u : ptx"),
+    Fault("gpu_mask_column_edge", TILE + "mask.cuh",
+          "(rest < 2 ? rest : 2)", "(rest < 1 ? rest : 2)"),
+    Fault("gpu_mask_shift_of_a_word", TILE + "mask.cuh",
+          "static_cast<uint32_t>(bits))", "static_cast<uint32_t>(bits) & 31u)"),
+    Fault("gpu_mask_register_order", TILE + "mask.cuh",
+          "s[4 * (i / 2) + 2 * r + i % 2]", "s[4 * (i / 2) + r + 2 * (i % 2)]"),
     # ---- heads, lengths, pages, strides
+    Fault("gpu_offsets_beyond_the_storage", TILE + "lengths.cuh",
+          "const int64_t begin = clamp(read(args.cu_k, batch), 0, args.total_k);",
+          "const int64_t begin = read(args.cu_k, batch);"),
+    Fault("gpu_keys_beyond_the_bound", TILE + "lengths.cuh",
+          "e.k_len = static_cast<int>(clamp(end - begin, 0, args.seqlen_k));",
+          "e.k_len = static_cast<int>(end - begin);"),
+    Fault("gpu_used_keys_beyond_the_sequence", TILE + "lengths.cuh",
+          "clamp(read(args.used_k, batch), 0, e.k_len)",
+          "clamp(read(args.used_k, batch), 0, args.seqlen_k)"),
+    Fault("gpu_negative_used_queries", TILE + "lengths.cuh",
+          "length = clamp(read(args.used_q, batch), 0, length);",
+          "length = clamp(read(args.used_q, batch), -1, length);"),
+    Fault("gpu_index_stride_ignored", TILE + "lengths.cuh",
+          "static_cast<const int32_t*>(array.data)[i * array.stride];",
+          "static_cast<const int32_t*>(array.data)[i];"),
     Fault("forward_head_map_swapped", CPU + "forward-inl.h",
           "k_rows_ = key_rows_of(args_, args_.k, args_.shape.head_dim, extent_, batch_, item.kv_head);",
           "k_rows_ = key_rows_of(args_, args_.k, args_.shape.head_dim, extent_, batch_,\n"

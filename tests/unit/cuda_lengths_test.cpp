@@ -13,8 +13,21 @@ constexpr int kBatch = 6;
 constexpr int kTotal = 100;
 constexpr int kBound = 40;
 
+// The values `stride` apart, with numbers between them that nothing may read.
 template <class Int>
-void expect_same(const std::vector<Int>& offsets, const std::vector<Int>& used) {
+std::vector<Int> apart(const std::vector<Int>& values, int64_t stride) {
+  std::vector<Int> out;
+  for (const Int value : values) {
+    out.resize(out.size() + static_cast<size_t>(stride), Int{-77});
+    out[out.size() - static_cast<size_t>(stride)] = value;
+  }
+  return out;
+}
+
+// Whether cu_q, cu_k, used_q and used_k are there: bits of `present`.
+template <class Int>
+void expect_same(const std::vector<Int>& dense_offsets, const std::vector<Int>& dense_used,
+                 int present, int64_t stride) {
   constexpr bool kWide = sizeof(Int) == 8;
   AttentionArgs host;
   host.shape.batch = kBatch;
@@ -27,14 +40,19 @@ void expect_same(const std::vector<Int>& offsets, const std::vector<Int>& used) 
   device.seqlen_k = kBound + 3;
   device.total_q = kTotal;
   device.total_k = kTotal - 7;
-  if (!offsets.empty()) {
-    host.sequence.cu_q = host.sequence.cu_k = {offsets.data(), kWide, 1};
-    device.cu_q = device.cu_k = {offsets.data(), 1, kWide};
-  }
-  if (!used.empty()) {
-    host.sequence.used_q = host.sequence.used_k = {used.data(), kWide, 1};
-    device.used_q = device.used_k = {used.data(), 1, kWide};
-  }
+  const std::vector<Int> offsets = apart(dense_offsets, stride);
+  const std::vector<Int> used = apart(dense_used, stride);
+  const auto put = [&](int bit, const std::vector<Int>& values, IndexArg& on_host,
+                       cuda::tile::IndexArray& on_device) {
+    if ((present >> bit & 1) != 0) {
+      on_host = {values.data(), kWide, stride};
+      on_device = {values.data(), stride, kWide};
+    }
+  };
+  put(0, offsets, host.sequence.cu_q, device.cu_q);
+  put(1, offsets, host.sequence.cu_k, device.cu_k);
+  put(2, used, host.sequence.used_q, device.used_q);
+  put(3, used, host.sequence.used_k, device.used_k);
   for (int b = 0; b < kBatch; ++b) {
     SCOPED_TRACE(b);
     const SequenceExtent expected = sequence_extent(host, b);
@@ -50,18 +68,21 @@ void expect_same(const std::vector<Int>& offsets, const std::vector<Int>& used) 
 template <class Int>
 void expect_same_for_all() {
   const std::vector<std::vector<Int>> all_offsets = {
-      {},
       {0, 10, 10, 30, 70, 90, 100},
       {0, 10, 5, 30, 30, 20, 100},                // decreasing
       {0, 500, 501, 600, 700, 800, 900},          // beyond the storage
       {-5, -3, 0, 0, 99, 100, 2147483647},        // negative, and the largest
       {0, 100, 100, 100, 100, 100, -2147483647},  // longer than the bound
   };
-  const std::vector<std::vector<Int>> all_used = {
-      {}, {0, 1, 40, 41, 7, 3}, {-1, 1000, 2147483647, -2147483647, 0, 1}};
+  const std::vector<std::vector<Int>> all_used = {{0, 1, 40, 41, 7, 3},
+                                                  {-1, 1000, 2147483647, -2147483647, 0, 1}};
   for (const std::vector<Int>& offsets : all_offsets) {
     for (const std::vector<Int>& used : all_used) {
-      expect_same(offsets, used);
+      for (int present = 0; present < 16; ++present) {
+        SCOPED_TRACE(present);
+        expect_same(offsets, used, present, 1);
+        expect_same(offsets, used, present, 3);
+      }
     }
   }
 }

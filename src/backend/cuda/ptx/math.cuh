@@ -38,13 +38,6 @@ ROWMAX_DEVICE uint32_t pack_f16(float lo, float hi) {
   return packed;
 }
 
-// 0 for bits >= 32, which C++ leaves undefined.
-ROWMAX_DEVICE uint32_t shift_left(uint32_t x, uint32_t bits) {
-  uint32_t y;
-  asm("shl.b32 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(bits));
-  return y;
-}
-
 // Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 ROWMAX_DEVICE void stmatrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),

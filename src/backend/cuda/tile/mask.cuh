@@ -1,14 +1,16 @@
 // Masks of one block of scores in the accumulator layout of softmax.cuh: of each of its rows a
 // thread holds columns 8j and 8j + 1, relative to its first one. One bit a score, in the order of
-// the registers; ptxas turns tests of neighbouring bits into one R2P for seven of them.
+// the registers; ptxas turns tests of neighbouring bits into one R2P for seven of them. On the host
+// too, for tests.
 #pragma once
 
-#include "backend/cuda/ptx/math.cuh"
+#include "backend/cuda/ptx/shift.h"
+#include "backend/cuda/ptx/types.cuh"
 
 namespace rowmax::cuda::tile {
 
 // Bits of the columns before `column`, of one row.
-ROWMAX_DEVICE uint32_t columns_before(int column) {
+ROWMAX_FORCE_INLINE uint32_t columns_before(int column) {
   const int pairs = column >> 3;
   const int rest = column & 7;
   const int bits = 2 * pairs + (rest < 2 ? rest : 2);
@@ -17,7 +19,7 @@ ROWMAX_DEVICE uint32_t columns_before(int column) {
 
 // visible[r]: bits of row r.
 template <int kScores>
-ROWMAX_DEVICE void mask_columns(float (&s)[kScores], const uint32_t (&visible)[2]) {
+ROWMAX_FORCE_INLINE void mask_columns(float (&s)[kScores], const uint32_t (&visible)[2]) {
   static_assert(kScores <= 64);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
