@@ -133,6 +133,10 @@ Status check_own_words(const Case& spec, const std::set<std::string>& facts) {
                   [](int64_t length) { return length != 0; })) {
     return Status::invalid("klens: there are keys but no pages; accepted: 0");
   }
+  if (spec.inputs == InputKind::kNanSequence &&
+      (spec.problem.op != Op::kForward || spec.problem.sizes.batch < 2)) {
+    return Status::invalid("inputs=nansequence; accepted: with forward and two or more sequences");
+  }
   if (facts.count("lengths") != 0 && !lengths_matter(spec)) {
     return no_effect("lengths",
                      "no length is drawn; it needs ragged_q, ragged_k, used_q or used_k without "
@@ -154,7 +158,7 @@ Status check_list(const std::vector<int64_t>& lengths, int64_t batch, const char
 
 const char* to_string(InputKind kind) {
   static constexpr const char* kNames[kInputKindCount] = {
-      "gaussian", "large", "near-100", "minus5e5", "equal", "onekey", "outlier"};
+      "gaussian", "large", "near-100", "minus5e5", "equal", "onekey", "outlier", "nansequence"};
   return kNames[static_cast<int>(kind)];
 }
 

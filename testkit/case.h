@@ -1,7 +1,7 @@
 // A case: a problem plus everything that fixes its tensors. One text form for tests, bench and the
 // command line: the problem's words (docs/testing.md) and
 //   seed7                       seed of every random value (default 1)
-//   inputs=gaussian|large|near-100|minus5e5|equal|onekey|outlier
+//   inputs=gaussian|large|near-100|minus5e5|equal|onekey|outlier|nansequence
 //   strides=contiguous|fused_qkv|bhsd|broadcast_kv|padded|aligned
 //   lengths=random|full|zero|one of ragged sequences and used lengths
 //   qlens=1,5,3  klens=0,700,64 exact lengths instead
@@ -25,8 +25,12 @@ enum class InputKind : int {
   kEqual,     // all rows equal and large
   kOneKey,    // one key of each sequence takes nearly all the weight
   kOutlier,   // a few channels and tokens far larger than the rest
+  // Forward: Q, K and V of the second sequence are NaN, the others gaussian. Its rows must each see
+  // a key: what NaN does to a row without one is not fixed where others see that key.
+  kNanSequence,
 };
-inline constexpr int kInputKindCount = 7;
+inline constexpr int kInputKindCount = 8;
+inline constexpr int kFiniteInputKindCount = kInputKindCount - 1;  // the kinds before kNanSequence
 
 enum class StrideKind : int {
   kContiguous = 0,

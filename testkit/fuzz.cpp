@@ -192,7 +192,7 @@ Case draw_case(Random* random) {
     draw_storage(random, &p);
     spec.seed = random->bits() % 100000;
     if (random->chance(0.4)) {
-      spec.inputs = static_cast<InputKind>(random->integer(1, kInputKindCount - 1));
+      spec.inputs = static_cast<InputKind>(random->integer(1, kFiniteInputKindCount - 1));
     }
     if (random->chance(0.5)) {
       spec.strides = static_cast<StrideKind>(random->integer(1, kStrideKindCount - 1));
@@ -337,7 +337,7 @@ const std::vector<std::string>& all_features() {
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
       names.push_back(std::string("dtype ") + to_string(dtype));
     }
-    for (int kind = 0; kind < kInputKindCount; ++kind) {
+    for (int kind = 0; kind < kFiniteInputKindCount; ++kind) {
       names.push_back(std::string("inputs ") + to_string(static_cast<InputKind>(kind)));
     }
     for (int kind = 0; kind < kStrideKindCount; ++kind) {

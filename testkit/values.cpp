@@ -65,6 +65,13 @@ void make_row(const Case& spec, bool is_query, bool chosen, Random* random,
   }
 }
 
+// Spoils a row of the sequence that holds NaN.
+void spoil_row(const Case& spec, int64_t batch, std::vector<double>* row) {
+  if (spec.inputs == InputKind::kNanSequence && batch == 1) {
+    row->assign(row->size(), std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
 void store_values(const TensorArg& tensor, int64_t offset, const std::vector<double>& row) {
   for (size_t d = 0; d < row.size(); ++d) {
     store(tensor.data, tensor.dtype, offset + static_cast<int64_t>(d), row[d]);
@@ -189,6 +196,7 @@ void CaseInputs::fill_queries() {
     for (int64_t h = 0; h < shape.heads_q; ++h) {
       for (int64_t i = 0; i < extent.q_len; ++i) {
         make_row(spec_, true, false, &random_, &q);
+        spoil_row(spec_, b, &q);
         store_values(args_.q, query_offset(args_.q, extent, b, i, h), q);
         if (spec_.problem.op == Op::kForward) {
           continue;
@@ -230,6 +238,8 @@ void CaseInputs::fill_keys() {
       for (int64_t j = 0; j < extent.k_len; ++j) {
         make_row(spec_, false, j == chosen, &random_, &k);
         std::generate(v.begin(), v.end(), [this] { return random_.normal(); });
+        spoil_row(spec_, b, &k);
+        spoil_row(spec_, b, &v);
         if (!hidden_by_padding(b, h, j)) {
           store_values(args_.k, key_offset(args_, args_.k, extent, b, j, h), k);
           store_values(args_.v, key_offset(args_, args_.v, extent, b, j, h), v);

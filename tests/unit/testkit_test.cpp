@@ -110,6 +110,12 @@ TEST(CaseText, WordsWithoutEffectAreRefused) {
   expect_refused("backward f32 b1 h1 s8 d8 grads=dv dlse", "word 'dlse' has no effect");
 }
 
+TEST(CaseText, ASequenceOfNaNNeedsANeighbour) {
+  expect_refused("forward f32 b1 h1 s8 d8 inputs=nansequence", "two or more sequences");
+  expect_refused("backward f32 b2 h1 s8 d8 inputs=nansequence", "forward");
+  EXPECT_TRUE(parse_case("forward f32 b2 h1 s8 d8 inputs=nansequence").ok());
+}
+
 TEST(CaseText, WordsWithEffectAreTaken) {
   for (const char* words :
        {"used_q qlens=1", "ragged_q=8 qlens=1", "used_k klens=1", "paged=4,2,2 used_k klens=1",
