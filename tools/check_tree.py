@@ -387,6 +387,16 @@ def closure(path, seen):
             closure(target, seen)
 
 
+# The public reports of the GPU suite are those that docs/testing.md lists.
+def check_bug_ids():
+    path = "docs/testing.md"
+    listed = re.search(r"Lines of `cuda\.txt`:\n\nBC-([\d,\s]+)\.", read(path))
+    suite = re.findall(r"^#.*", read("tests/cases/cuda.txt"), re.M)
+    ids = {number for line in suite for number in re.findall(r"BC-(\d+)", line)}
+    for number in sorted(ids ^ set(re.findall(r"\d+", listed.group(1) if listed else ""))):
+        yield f"{path}:1: BC-{number} is in one of this list and tests/cases/cuda.txt only"
+
+
 # How a header is compiled: for the portable vectors, or for those of AVX2.
 def header_command(path, isa="portable"):
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra",
@@ -447,6 +457,7 @@ CHECKS = {
     "conditionals": check_conditionals,
     "tolerances": check_tolerances,
     "machine-text": check_machine_text,
+    "bug-ids": check_bug_ids,
     "public-documentation": check_public_documentation,
     "headers-alone": check_headers_alone,
 }

@@ -2,7 +2,9 @@
 // not served is declined by name, and the cost model ranks as the numbers say.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "plan/cost_cuda.h"
 #include "plan/planner.h"
 #include "rowmax/attention.h"
+#include "testkit/case.h"
 
 namespace rowmax::test {
 namespace {
@@ -76,6 +79,28 @@ TEST(Cuda, SupportedProblemsHaveAPlan) {
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan->data().backend, "cuda") << line;
     EXPECT_GT(plan->data().predicted_us, 0.0) << line;
+  }
+}
+
+// `rowmax verify --suite cuda` counts a case that no kernel serves as declined and passes.
+TEST(Cuda, EveryCaseOfTheSuiteHasAPlan) {
+  std::ifstream file(ROWMAX_CASES_DIR "/cuda.txt");
+  std::stringstream text;
+  text << file.rdbuf();
+  const Result<std::vector<testkit::Case>> cases = testkit::parse_cases(text.str());
+  ASSERT_TRUE(cases.ok()) << cases.status().message();
+  ASSERT_FALSE(cases->empty());
+  std::set<std::string> lines;
+  for (const testkit::Case& spec : *cases) {
+    const std::string line = testkit::to_string(spec);
+    EXPECT_TRUE(lines.insert(line).second) << line << " is there twice";
+    EXPECT_NE(spec.strides, testkit::StrideKind::kPadded) << line << ": rows are not aligned";
+    ASSERT_TRUE(validate(spec.problem).ok()) << line;
+    const Result<Plan> plan = make_plan_with(spec.problem, h200(), {}, all_backends());
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    if (plan.ok()) {
+      EXPECT_EQ(plan->data().backend, "cuda") << line;
+    }
   }
 }
 
