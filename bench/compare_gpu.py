@@ -87,8 +87,9 @@ def ragged():
 def suite(name, seed):
     suites = {"table": table, "drawn": lambda: drawn(seed), "features": features, "half": half,
               "ragged": ragged}
-    names = list(suites) if name == "all" else name.split(",")
-    return [spec for each in names for spec in suites[each]()]
+    names = [*suites, "outliers"] if name == "all" else name.split(",")
+    specs = [spec for each in names if each != "outliers" for spec in suites[each]()]
+    return specs, "outliers" in names
 
 
 def describe(spec):
@@ -371,7 +372,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/cuda")
     parser.add_argument("--suite", default="table",
-                        help="table, drawn, features, half, ragged (a comma list), or all")
+                        help="table, drawn, features, half, ragged, outliers (a comma list), or all")
     parser.add_argument("--only", default="", help="regular expression on the case's text")
     parser.add_argument("--kernels", default="", help="comma list of rows that also run, forced")
     parser.add_argument("--rounds", type=int, default=7)
@@ -397,7 +398,8 @@ def main():
     rows = []
     sink = open(args.json, "w", encoding="utf-8") if args.json else None
     with torch.no_grad():
-        for spec in suite(args.suite, args.seed):
+        specs, outliers = suite(args.suite, args.seed)
+        for spec in specs:
             if not re.search(args.only, describe(spec)):
                 continue
             try:
@@ -414,7 +416,7 @@ def main():
             if sink:
                 sink.write(json.dumps(row) + "\n")
                 sink.flush()
-        if args.suite == "all":
+        if outliers:
             errors = {name: float(f"{value:.3g}")
                       for name, value in outlier_errors(torch, library, peers).items()}
             print(json.dumps({"case": "outliers", "errors": errors}))
