@@ -77,6 +77,7 @@ def half():
 
 def ragged():
     """64 sequences, log-uniform lengths of 64 to 4096."""
+    generator = random.Random(0)
     lengths = [int(round(math.exp(generator.uniform(math.log(64), math.log(4096)))))
                for _ in range(64)]
     return [base(case="ragged", b=64, hq=2048 // d, hkv=2048 // d, sq=max(lengths), d=d,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -16,6 +17,13 @@ namespace rowmax::app {
 namespace {
 
 using Json = nlohmann::json;
+
+// Kernels contend whose times the model puts within this factor of the least of a case: larger than
+// the model's errors between rows; beyond it are rows for other head dims and with options that the
+// case does not need.
+constexpr double kWithin = 1.5;
+// Shorter problems are bound by memory: what they take says nothing of a row's inner loop.
+constexpr int64_t kFittedRows = 256;
 
 Result<Plan> plan_with(plan::RankingTable table, const AttentionProblem& problem,
                        const DeviceInfo& device, const std::string& kernel) {
@@ -36,8 +44,8 @@ DeviceInfo device_of(const Json& line) {
 }
 
 std::string source_of(const Json& line) {
-  return fmt::format("{}, rowmax {}, {}", line.at("device").get<std::string>(),
-                     line.at("version").get<std::string>(), line.at("date").get<std::string>());
+  return fmt::format("{}, rowmax {}", line.at("device").get<std::string>(),
+                     line.at("version").get<std::string>());
 }
 
 AttentionProblem problem_of(const std::string& text) {
@@ -56,8 +64,8 @@ void add_line(const Json& line, TuneTimes& all) {
     all.source = source;
     all.device = device_of(line);
   } else if (source != all.source) {
-    bad_input(fmt::format("is of '{}', the first line of '{}'; accepted: one measurement", source,
-                          all.source));
+    bad_input(fmt::format("is of '{}', the first line of '{}'; accepted: one device and version",
+                          source, all.source));
   }
   TimedKernel time;
   time.text = line.at("case").get<std::string>();
@@ -74,8 +82,20 @@ void add_line(const Json& line, TuneTimes& all) {
   }
   time.model_seconds = testkit::predicted_seconds(*plan);
   time.place = plan::ranking_place(problem);
-  time.fitted = !has_own_lengths(problem.storage);
+  time.fitted = !has_own_lengths(problem.storage) && problem.sizes.seqlen_q >= kFittedRows;
   all.times.push_back(std::move(time));
+}
+
+// Lines of kernels that do not contend by this tree's model say nothing of those that do.
+void fit_contenders_only(std::vector<TimedKernel>& times) {
+  std::map<std::string, double> least;
+  for (const TimedKernel& time : times) {
+    const auto [at, added] = least.try_emplace(time.text, time.model_seconds);
+    at->second = std::min(at->second, time.model_seconds);
+  }
+  for (TimedKernel& time : times) {
+    time.fitted = time.fitted && time.model_seconds <= kWithin * least.at(time.text);
+  }
 }
 
 }  // namespace
@@ -100,12 +120,11 @@ TuneTimes read_times(const std::string& lines, const std::string& name) {
                     "--json",
                     name));
   }
+  fit_contenders_only(all.times);
   return all;
 }
 
 std::vector<std::string> contenders(const Plan& plan, const DeviceInfo& device) {
-  // Larger than the model's errors between rows; beyond it are rows for other head dims.
-  constexpr double kWithin = 1.5;
   std::vector<std::pair<double, std::string>> kernels;
   for (const std::string& kernel : testkit::serving_kernels(plan)) {
     const Plan forced = require(plan_with({}, plan.problem(), device, kernel));

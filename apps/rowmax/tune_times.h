@@ -12,7 +12,7 @@ namespace rowmax::app {
 // Times of one device, those of a case in a row.
 struct TuneTimes {
   DeviceInfo device;
-  std::string source;  // device, version and date of the measurement
+  std::string source;  // device and version of the measurement
   std::vector<TimedKernel> times;
   int unknown = 0;  // lines left out: this build has no such kernel, or it declines the case
 };

@@ -23,6 +23,8 @@ constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
 constexpr double kAlibiShare = 0.88;
 constexpr double kSoftcapShare = 0.75;
 constexpr double kAllOptionsShare = 0.88;
+// A row with all options serves a problem that needs none only when no other row does.
+constexpr double kUnneededOptions = 2.0;
 // Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
 constexpr double kBlockOverhead = 150.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
@@ -69,6 +71,11 @@ double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
 }
 
 double factor_of_options(const AttentionProblem& problem, const KernelConfig& config) {
+  const bool needed = problem.score.softcap != 0.0 || problem.score.alibi ||
+                      problem.effective_scale() <= 0.0 || problem.out_dtype != problem.dtype;
+  if (config.options == OptionClass::kAll && !needed) {
+    return kUnneededOptions;
+  }
   double share = 1.0;
   if (problem.score.softcap != 0.0) {
     share *= kSoftcapShare;

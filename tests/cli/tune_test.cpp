@@ -17,11 +17,11 @@ constexpr const char* kWide = "sm90_forward_bf16_d128_q192k80_full";
 constexpr const char* kEven = "sm90_forward_bf16_d128_q128k128_full";
 
 std::string line_of(const std::string& kernel, const std::string& seconds,
-                    const std::string& date = "2026-12-01T00:00:00Z") {
-  return std::string(R"({"case": ")") + kCase + R"(", "kernel": ")" + kernel +
-         R"(", "device": "made up", "isa": "sm90", "multiprocessors": 132, "clock_ghz": 1.98, )" +
-         R"("memory_gbps": 4800.0, "version": "0.1.0", "date": ")" + date +
-         R"(", "seconds_median": )" + seconds + "}\n";
+                    const std::string& device = "made up") {
+  return std::string(R"({"case": ")") + kCase + R"(", "kernel": ")" + kernel + R"(", "device": ")" +
+         device + R"(", "isa": "sm90", "multiprocessors": 132, "clock_ghz": 1.98, )" +
+         R"("memory_gbps": 4800.0, "version": "0.1.0", "date": "2026-12-01T00:00:00Z", )" +
+         R"("seconds_median": )" + seconds + "}\n";
 }
 
 std::string write(const TemporaryFolder& folder, const std::string& text) {
@@ -55,7 +55,7 @@ TEST(Tune, TimesTurnIntoATableAndAReport) {
   EXPECT_NE(result.out.find("with the table:    at most 0.0 %"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("without the table: at most 50.0 %"), std::string::npos) << result.out;
   const std::string text = text_of(table);
-  EXPECT_NE(text.find("// made up, rowmax 0.1.0, 2026-12-01T00:00:00Z\n"), std::string::npos);
+  EXPECT_NE(text.find("// made up, rowmax 0.1.0\n"), std::string::npos);
   for (const char* kernel : {kWide, kEven}) {
     EXPECT_NE(text.find(std::string("ROWMAX_RANKING(") + kernel + ", kFull, "), std::string::npos)
         << text;
@@ -70,7 +70,7 @@ TEST(Tune, BadTimesAreNamedByLine) {
        {std::pair(good + "{", "times.jsonl:2: "), std::pair(good + "{}\n", "times.jsonl:2: "),
         std::pair(line_of(kWide, "0.0"), "times.jsonl:1: seconds_median is 0"),
         std::pair(line_of(kWide, "\"x\""), "times.jsonl:1: "),
-        std::pair(good + line_of(kEven, "6e-4", "another day"), "times.jsonl:2: is of 'made up"),
+        std::pair(good + line_of(kEven, "6e-4", "another"), "times.jsonl:2: is of 'another"),
         std::pair(line_of("absent", "1e-4"), "no time of a kernel"),
         std::pair(std::string(), "no time of a kernel")}) {
     expect_refused({"tune", "--from", write(folder, text)}, part);
