@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Bars by sequence length, in the style of the FlashAttention papers, of a result file of compare_gpu.py:
-    python3 bench/plot_gpu.py bench/results/h200_forward_DATE.jsonl docs/plots/h200_forward.svg
+    python3 bench/plot_gpu.py bench/results/h200_forward.jsonl docs/plots/h200_forward.svg
 One chart for each head dim and mask; the dashed line is the matrix product of the same run.
 """
 import html
