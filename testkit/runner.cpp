@@ -240,14 +240,16 @@ Result<std::vector<std::vector<double>>> time_on_gpu(const std::vector<Plan>& pl
     calls.push_back(static_cast<int>(std::clamp(round_seconds / *once, 1.0, kMostCalls)));
   }
   std::vector<std::vector<double>> seconds(plans.size());
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round <= rounds; ++round) {
     for (size_t n = 0; n < plans.size(); ++n) {
       const size_t turn = (n + static_cast<size_t>(round)) % plans.size();
       const Result<double> measured = timed(plans[turn], calls[turn]);
       if (!measured.ok()) {
         return measured.status();
       }
-      seconds[turn].push_back(*measured);
+      if (round > 0) {
+        seconds[turn].push_back(*measured);
+      }
     }
   }
   return seconds;

@@ -51,7 +51,7 @@ Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
 
 // Plans of one GPU for one problem, on one set of copies of the inputs and in turns: every round
 // times each of them and starts with another one. Of every plan the seconds of one call, an entry a
-// round.
+// round; one more round before them warms the chip up.
 Result<std::vector<std::vector<double>>> time_on_gpu(const std::vector<Plan>& plans,
                                                      CaseInputs& inputs, int rounds,
                                                      double round_seconds);
