@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -58,6 +59,14 @@ bool has_own_lengths(const Storage& storage) {
          storage.seqused_k;
 }
 
+double positive(const Json& line, const char* key) {
+  const double value = line.at(key).get<double>();
+  if (!(value > 0.0)) {
+    bad_input(fmt::format("{} is {}; accepted: a positive number", key, value));
+  }
+  return value;
+}
+
 void add_line(const Json& line, TuneTimes& all) {
   const std::string source = source_of(line);
   if (all.source.empty()) {
@@ -70,10 +79,7 @@ void add_line(const Json& line, TuneTimes& all) {
   TimedKernel time;
   time.text = line.at("case").get<std::string>();
   time.kernel = line.at("kernel").get<std::string>();
-  time.seconds = line.at("seconds_median").get<double>();
-  if (!(time.seconds > 0.0)) {
-    bad_input(fmt::format("seconds_median is {}; accepted: a positive number", time.seconds));
-  }
+  time.seconds = std::sqrt(positive(line, "seconds_median") * positive(line, "seconds_p10"));
   const AttentionProblem problem = problem_of(time.text);
   const Result<Plan> plan = plan_with({}, problem, all.device, time.kernel);
   if (!plan.ok()) {

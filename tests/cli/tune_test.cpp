@@ -21,7 +21,7 @@ std::string line_of(const std::string& kernel, const std::string& seconds,
   return std::string(R"({"case": ")") + kCase + R"(", "kernel": ")" + kernel + R"(", "device": ")" +
          device + R"(", "isa": "sm90", "multiprocessors": 132, "clock_ghz": 1.98, )" +
          R"("memory_gbps": 4800.0, "version": "0.1.0", "date": "2026-12-01T00:00:00Z", )" +
-         R"("seconds_median": )" + seconds + "}\n";
+         R"("seconds_p10": )" + seconds + R"(, "seconds_median": )" + seconds + "}\n";
 }
 
 std::string write(const TemporaryFolder& folder, const std::string& text) {
