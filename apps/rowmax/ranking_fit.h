@@ -17,8 +17,8 @@ struct TimedKernel {
   double seconds = 0.0;        // measured
   double model_seconds = 0.0;  // of the cost model alone
   plan::RankingPlace place;
-  bool fitted = true;  // false: the model knows bounds of the lengths only; the time counts as a
-                       // result of the planner's choice, not for the table
+  bool fitted = true;  // false: counts as a result of the planner's choice, not for the table
+                       // (docs/add_a_kernel.md says which)
 };
 
 // An entry for every kernel and class of problems among the fitted times, sorted by both: the
