@@ -65,8 +65,10 @@ LAYER_EXCEPTIONS = {
     "tests/unit/cuda_mask_test.cpp": ["src/backend/cuda/tile/mask.cuh"],
     "tests/unit/cuda_tiles_test.cpp": ["src/backend/cuda/sm90/forward/config.h",
                                        "src/backend/cuda/sm90/forward/instances.def",
-                                       "src/backend/cuda/sm90/forward/tile_order.h",
+                                       "src/backend/cuda/sm90/tile_order.h",
                                         "src/backend/cuda/tile/tanh.h"],
+    "tests/unit/cuda_visits_test.cpp": ["src/backend/cuda/sm90/backward",
+                                        "src/backend/cuda/sm90/tile_order.h"],
     "tests/unit/reference_test.cpp": ["src/backend/reference/registry.h", "src/api/bind.h",
                                       "src/core/half.h"],
     "tests/unit/tensor_check_test.cpp": ["src/api/tensor_check.h"],
@@ -238,7 +240,7 @@ def check_commented_code():
 # Where conditional compilation is allowed, and why.
 CONDITIONALS = [
     # The look-up of driver functions changed with CUDA 12.5.
-    (r"^src/backend/cuda/sm90/forward/prepare\.cpp$", r"CUDART_VERSION"),
+    (r"^src/backend/cuda/sm90/operands\.cpp$", r"CUDART_VERSION"),
     (r"^src/backend/cpu/simd/", None),
     (r"^src/backend/cuda/ptx/", None),
     (r"^src/backend/cuda/tile/trace\.cuh$", r"ROWMAX_CUDA_TRACE"),  # kernels that record

@@ -4,7 +4,7 @@ from collections import namedtuple
 
 Fault = namedtuple("Fault", "name file old new")
 CPU = "src/backend/cpu/"
-TILES = "src/backend/cuda/sm90/forward/tile_order.h"
+TILES = "src/backend/cuda/sm90/tile_order.h"
 TILE = "src/backend/cuda/tile/"
 PLAN = "src/plan/"
 

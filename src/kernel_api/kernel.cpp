@@ -21,13 +21,37 @@ int64_t query_rows(const AttentionProblem& problem) {
                                                   : problem.sizes.batch * problem.sizes.seqlen_q;
 }
 
-size_t region_bytes(Region region, const AttentionProblem& problem, const Schedule& schedule,
-                    Compute compute) {
-  const size_t element = compute == Compute::kF64 ? 8 : 4;
+namespace {
+
+// Of a GPU's backward: see layout.h.
+size_t tile_region_bytes(Region region, const AttentionProblem& problem, const Schedule& schedule) {
+  const size_t tiles = static_cast<size_t>(schedule.query_tiles);
+  const size_t rows = tiles * static_cast<size_t>(schedule.tile_q);
+  switch (region) {
+    case Region::kRowStats:
+      return 2 * rows * sizeof(float);
+    case Region::kDqPartials:
+      return problem.gradients.dq ? rows * static_cast<size_t>(schedule.columns) * sizeof(float)
+                                  : 0;
+    case Region::kTurns:
+      return problem.gradients.dq ? tiles * kTurnWarps * sizeof(int32_t) : 0;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+size_t region_bytes(Region region, const AttentionProblem& problem, const KernelConfig& main,
+                    const Schedule& schedule) {
+  const bool backward = problem.op == Op::kBackward;
+  if (backward && is_gpu(main.isa)) {
+    return tile_region_bytes(region, problem, schedule);
+  }
+  const size_t element = main.compute == Compute::kF64 ? 8 : 4;
   const size_t rows = static_cast<size_t>(query_rows(problem) * problem.sizes.heads_q);
   const size_t heads = static_cast<size_t>(problem.sizes.batch * problem.sizes.heads_q);
   const size_t splits = static_cast<size_t>(schedule.splits);
-  const bool backward = problem.op == Op::kBackward;
   switch (region) {
     case Region::kPartialStates:
       return !backward && schedule.splits > 1
@@ -47,6 +71,8 @@ size_t region_bytes(Region region, const AttentionProblem& problem, const Schedu
                  : 0;
     case Region::kSlopePartials:
       return backward && problem.gradients.dslopes ? heads * splits * sizeof(double) : 0;
+    case Region::kTurns:
+      return 0;
   }
   return 0;
 }

@@ -30,6 +30,7 @@ enum class StepKind : int {
 // What a kernel's instructions need: of a CPU in rising order, or a GPU architecture.
 enum class Isa : int { kPortable = 0, kAvx2 = 1, kSm90 = 100 };
 const char* to_string(Isa isa);
+inline constexpr bool is_gpu(Isa isa) { return isa >= Isa::kSm90; }
 
 enum class Compute : int { kF32 = 0, kF64 = 1 };
 
@@ -58,9 +59,11 @@ struct Schedule {
   int64_t tile_k = 0;  // keys of an outer block
   int64_t splits = 1;  // forward, decode: upper bound of key ranges merged by the state operator;
                        // backward: key chunks of one (batch, kv head)
-  int64_t split_len = 0;  // keys of a range (a multiple of tile_k); 0 when splits == 1
-  int64_t items = 0;      // upper bound of work items
-  int64_t pack = 1;       // GPU forward: query heads of one kv head whose rows share a tile
+  int64_t split_len = 0;    // keys of a range (a multiple of tile_k); 0 when splits == 1
+  int64_t items = 0;        // upper bound of work items
+  int64_t pack = 1;         // GPU forward: query heads of one kv head whose rows share a tile
+  int64_t query_tiles = 0;  // GPU backward: tiles of tile_q rows, over batch and query heads
+  int64_t columns = 0;      // GPU backward: of a tile of dQ partials, the kernel's head dim
 };
 
 // Named parts of the shared workspace.
@@ -70,8 +73,9 @@ enum class Region : int {
   kDqPartials,         // backward with several chunks: (splits, rows, Hq, D) of the compute type
   kSinkPartials,       // dsink partials, fp64
   kSlopePartials,      // dslope partials, fp64
+  kTurns,              // GPU backward: which key tile adds to a tile of dQ next
 };
-inline constexpr int kRegionCount = 5;
+inline constexpr int kRegionCount = 6;
 
 // One step as run by every worker: items are taken from the shared counter until none is left.
 struct KernelLaunch {
@@ -131,8 +135,8 @@ struct Backend {
 // Number of query rows over the batch: B * Sq, or total_q for ragged queries.
 int64_t query_rows(const AttentionProblem& problem);
 
-// Bytes of a region for a problem and the schedule of its main step.
-size_t region_bytes(Region region, const AttentionProblem& problem, const Schedule& schedule,
-                    Compute compute);
+// Bytes of a region for a problem, its main kernel and the schedule of that step.
+size_t region_bytes(Region region, const AttentionProblem& problem, const KernelConfig& main,
+                    const Schedule& schedule);
 
 }  // namespace rowmax

@@ -28,6 +28,15 @@ ROWMAX_FORCE_INLINE int64_t row_stats_index(int64_t rows, int64_t head, int64_t 
   return head * rows + row;
 }
 
+// The regions of a GPU's backward hold whole tiles: Schedule::query_tiles of them, in the order of
+// (batch, query head, tile of its rows). Columns are padded to the head dim of the kernel's row.
+//   kRowStats:   (tiles, 2, tile_q) fp32: LSE * log2(e) as above, then delta - dLSE; rows past the
+//                sequence's end are rows without keys
+//   kDqPartials: (tiles, tile_q, head_dim) fp32, the sum over the keys so far, in the order of the
+//                kernel's registers
+//   kTurns:      (tiles, kTurnWarps) int32, the key tile whose turn it is to add
+inline constexpr int kTurnWarps = 4;
+
 // Region::kPartialStates: m (splits, Hq, rows), l (the same), O (splits, Hq, rows, Dv), all of the
 // compute type. m is in log2 units; a range without visible keys has m = -inf, l = 0, O = 0.
 ROWMAX_FORCE_INLINE int64_t partial_state_index(int64_t heads_q, int64_t rows, int64_t split,

@@ -27,6 +27,12 @@ constexpr double kAllOptionsShare = 0.88;
 constexpr double kUnneededOptions = 2.0;
 // Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
 constexpr double kBlockOverhead = 150.0;
+// Backward: instructions for a score beside its exponential, the share of the tensor peak that a
+// step of query rows reaches, and what a tile of keys takes beside its steps (measured on a
+// prototype: 3590 clocks for 2560 of products, 3.6 us a tile).
+constexpr double kGradientInstructions = 6.0;
+constexpr double kBackwardShare = 0.71;
+constexpr double kKeyTileClocks = 6000.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
 constexpr double kTileClocks = 900.0;
 // Of a launch, in us.
@@ -38,17 +44,24 @@ struct BlockClocks {
   double softmax = 0.0;
 };
 
+bool is_backward(const KernelConfig& config) { return config.step == StepKind::kBackward; }
+
 // Clocks of one key block of one tile on every unit.
 BlockClocks block_clocks(const KernelConfig& config) {
   const double scores = static_cast<double>(config.tile_q) * config.tile_k;
+  const bool backward = is_backward(config);
+  // Forward: Q K^T and P V; backward: K Q^T, dQ, dK and V dO^T, dV.
+  const double columns = backward ? 3.0 * config.head_dim + 2.0 * config.head_dim_v
+                                  : config.head_dim + config.head_dim_v;
   BlockClocks clocks;
-  clocks.matrix = 2.0 * scores * (config.head_dim + config.head_dim_v) / kMatrixFlops;
+  clocks.matrix = 2.0 * scores * columns / kMatrixFlops;
   clocks.exponential = scores / kExponentials;
-  clocks.softmax = scores * kSoftmaxInstructions / kLanes;
+  clocks.softmax = scores * (backward ? kGradientInstructions : kSoftmaxInstructions) / kLanes;
   return clocks;
 }
 
-// The tiles of a problem and their key blocks.
+// The tiles of a problem and their blocks: query tiles and key blocks, in backward the other way
+// round.
 struct Work {
   double tiles = 0.0;
   double blocks = 0.0;   // of all tiles
@@ -56,18 +69,35 @@ struct Work {
 };
 
 Work work_of(const AttentionProblem& problem, const KernelConfig& config) {
-  const int64_t pack = packed_heads(problem, config);
+  const Sizes& s = problem.sizes;
+  const int64_t pack = is_backward(config) ? 1 : packed_heads(problem, config);
   const TileBlocks blocks = tile_blocks(problem, config, pack);
   // In floating point: the products may exceed 64 bits.
-  const double units =
-      static_cast<double>(problem.sizes.batch) * static_cast<double>(problem.sizes.heads_q / pack);
-  return {units * static_cast<double>(blocks.tiles), units * static_cast<double>(blocks.total),
-          static_cast<double>(blocks.longest)};
+  const double units = static_cast<double>(s.batch) * static_cast<double>(s.heads_q / pack);
+  const double total = units * static_cast<double>(blocks.total);
+  if (is_backward(config)) {
+    const double keys = static_cast<double>((s.seqlen_k + config.tile_k - 1) / config.tile_k);
+    const double group = static_cast<double>(s.heads_q) / static_cast<double>(s.heads_kv);
+    return {units / group * keys, total, group * static_cast<double>(blocks.tiles)};
+  }
+  return {units * static_cast<double>(blocks.tiles), total, static_cast<double>(blocks.longest)};
 }
 
 double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
-  const double share = kMatrixShare[std::clamp(config.warpgroups, 1, 4)];
+  const double share =
+      is_backward(config) ? kBackwardShare : kMatrixShare[std::clamp(config.warpgroups, 1, 4)];
   return std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
+}
+
+// Of the steps beside a backward main step, in us: dQ's sums are cleared and read, O, dO and dQ
+// pass.
+double helpers_us(const AttentionProblem& problem, const KernelConfig& config,
+                  const DeviceInfo& device) {
+  const Sizes& s = problem.sizes;
+  const double rows = static_cast<double>(s.batch) * static_cast<double>(s.heads_q) *
+                      static_cast<double>(s.seqlen_q);
+  const double bytes = rows * (2.0 * sizeof(float) + 3.0 * 2.0) * config.head_dim;
+  return 2.0 * kLaunchUs + bytes / (device.memory_gbps * 1e3);
 }
 
 double factor_of_options(const AttentionProblem& problem, const KernelConfig& config) {
@@ -111,15 +141,17 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
   const BlockClocks clocks = block_clocks(config);
   const Work work = work_of(problem, config);
   const double block = clocks_of_block(config, clocks) * factor_of_options(problem, config);
-  const double all = block * work.blocks + kTileClocks * work.tiles;
-  const double longest = block * work.longest + kTileClocks;
+  const double tile = is_backward(config) ? kKeyTileClocks : kTileClocks;
+  const double all = block * work.blocks + tile * work.tiles;
+  const double longest = block * work.longest + tile;
   // Whole waves of equal tiles for a full band; a band of unequal ones fills the gaps itself.
   const double average = all / device.cores;
   const double waves = problem.band.is_full() && work.tiles > 0
                            ? std::ceil(work.tiles / device.cores) * longest
                            : average + longest / 2;
   const double memory = count_work(problem).bytes / (device.memory_gbps * 1e3);
-  return kLaunchUs + std::max(us_of(std::max(waves, average), device), memory);
+  const double main = kLaunchUs + std::max(us_of(std::max(waves, average), device), memory);
+  return is_backward(config) ? main + helpers_us(problem, config, device) : main;
 }
 
 }  // namespace rowmax::plan

@@ -11,8 +11,9 @@
 namespace rowmax {
 namespace {
 
-constexpr const char* kRegionNames[kRegionCount] = {
-    "partial states", "row statistics", "dQ partials", "dsink partials", "dslope partials"};
+constexpr const char* kRegionNames[kRegionCount] = {"partial states",  "row statistics",
+                                                    "dQ partials",     "dsink partials",
+                                                    "dslope partials", "turns"};
 
 // Exact where it is a whole number of the unit, one decimal elsewhere.
 std::string bytes_text(double bytes) {

@@ -19,9 +19,12 @@ std::string cuda_device_text(const DeviceInfo& device) {
 std::string cuda_step_text(const detail::PlanData& data, const detail::PlanStep& step) {
   const KernelConfig& config = step.kernel->config;
   const Sizes& sizes = data.problem.sizes;
+  if (config.warpgroups == 0) {  // a step beside the main one, limited by memory
+    return {};
+  }
   return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves{}", config.warpgroups,
                      config.stages, static_cast<double>(step.schedule.items) / data.device.cores,
-                     sizes.heads_q != sizes.heads_kv
+                     config.step == StepKind::kForward && sizes.heads_q != sizes.heads_kv
                          ? fmt::format(", query heads packed: {}", step.schedule.pack)
                          : std::string());
 }

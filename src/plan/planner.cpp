@@ -90,11 +90,13 @@ bool is_one_step(const Backend& backend) {
                      [](const KernelEntry& entry) { return is_main_step(entry.config.step); });
 }
 
-const KernelEntry* find_helper(const Candidate& main, StepKind kind) {
+const KernelEntry* find_helper(const AttentionProblem& problem, const Candidate& main,
+                               StepKind kind) {
   const KernelConfig& config = main.kernel->config;
   for (const KernelEntry& entry : main.backend->kernels) {
     if (entry.config.step == kind && entry.config.isa == config.isa &&
-        entry.config.compute == config.compute) {
+        entry.config.compute == config.compute &&
+        entry.config.dtype.value_or(problem.dtype) == problem.dtype) {
       return &entry;
     }
   }
@@ -106,6 +108,7 @@ struct HelperKinds {
   std::vector<StepKind> after;
 };
 
+// A GPU's backward always sums dQ in the workspace: its schedule has query tiles.
 HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) {
   if (problem.op == Op::kForward) {
     return main.splits > 1 ? HelperKinds{{}, {StepKind::kCombine}} : HelperKinds();
@@ -115,7 +118,8 @@ HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) 
   if (g.dbias) {
     kinds.after.push_back(StepKind::kBiasGradient);
   }
-  if ((main.splits > 1 && g.dq) || g.dsinks || g.dslopes) {
+  const bool sums_dq = main.splits > 1 || main.query_tiles > 0;
+  if ((sums_dq && g.dq) || g.dsinks || g.dslopes) {
     kinds.after.push_back(StepKind::kReduce);
   }
   return kinds;
@@ -146,7 +150,7 @@ Result<PlanData> build_steps(const Request& request, const Candidate& main,
       is_one_step(*main.backend) ? HelperKinds() : helper_kinds(request.problem, schedule);
   const auto add_helpers = [&](const std::vector<StepKind>& wanted) -> Status {
     for (const StepKind kind : wanted) {
-      const KernelEntry* entry = find_helper(main, kind);
+      const KernelEntry* entry = find_helper(request.problem, main, kind);
       if (entry == nullptr) {
         return Status::unsupported(
             fmt::format("backend {} has no {} kernel for {} {}", main.backend->name, to_text(kind),
@@ -157,8 +161,11 @@ Result<PlanData> build_steps(const Request& request, const Candidate& main,
           return Status::unsupported(fmt::format("{}: {}", entry->config.name, status.message()));
         }
       }
-      data.steps.push_back(
-          {entry, plan::helper_schedule(request.problem, entry->config, schedule), 0});
+      data.steps.push_back({entry,
+                            is_gpu(request.device)
+                                ? plan::cuda_helper_schedule(entry->config, schedule)
+                                : plan::helper_schedule(request.problem, entry->config, schedule),
+                            0});
     }
     return {};
   };

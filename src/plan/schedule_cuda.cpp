@@ -57,9 +57,23 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
   Schedule schedule;
   schedule.tile_q = config.tile_q;
   schedule.tile_k = config.tile_k;
+  if (config.step == StepKind::kBackward) {
+    schedule.query_tiles = s.batch * s.heads_q * ceil_div(s.seqlen_q, config.tile_q);
+    schedule.columns = config.head_dim;
+    schedule.items = s.batch * s.heads_kv * ceil_div(s.seqlen_k, config.tile_k);
+    return schedule;
+  }
   schedule.pack = packed_heads(problem, config);
   schedule.items =
       s.batch * (s.heads_q / schedule.pack) * ceil_div(s.seqlen_q, config.tile_q / schedule.pack);
+  return schedule;
+}
+
+Schedule cuda_helper_schedule(const KernelConfig& config, const Schedule& main) {
+  Schedule schedule = main;
+  // Row statistics prepare the ticket of the main step even where there are no rows.
+  const int64_t least = config.step == StepKind::kRowStats ? 1 : 0;
+  schedule.items = std::max(main.query_tiles, least);
   return schedule;
 }
 

@@ -29,8 +29,12 @@ TileBlocks tile_blocks(const AttentionProblem& problem, const KernelConfig& conf
 // depend on the rows beside it, so batch-invariant plans may pack by the batch's lengths, too.
 int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config);
 
-// The schedule of a main step: its items are the query tiles of every batch element and group of
-// packed heads, counted with the upper bounds of the lengths.
+// The schedule of a main step, counted with the upper bounds of the lengths. Forward: its items are
+// the query tiles of every batch element and group of packed heads. Backward: the key tiles of
+// every batch element and kv head.
 Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config);
+
+// The schedule of a step beside a backward main step: its items are the query tiles.
+Schedule cuda_helper_schedule(const KernelConfig& config, const Schedule& main);
 
 }  // namespace rowmax::plan

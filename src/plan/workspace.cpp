@@ -21,7 +21,7 @@ void lay_out_workspace(detail::PlanData& data) {
   for (int index = 0; index < kRegionCount; ++index) {
     data.region_offset[index] = offset;
     data.region_size[index] = has_regions ? region_bytes(static_cast<Region>(index), data.problem,
-                                                         main.schedule, main.kernel->config.compute)
+                                                         main.kernel->config, main.schedule)
                                           : 0;
     offset += aligned(data.region_size[index]);
   }

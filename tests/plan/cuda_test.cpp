@@ -63,11 +63,26 @@ std::vector<std::string> served_lines() {
   };
   const char* const options[] = {"", "alibi", "sinks", "softcap=30", "scale=0.1", "nolse"};
   std::vector<std::string> lines;
-  for (const char* dtype : {"bf16", "f16"}) {
+  const char* const backward[] = {
+      "b2 h2 s40 d64",
+      "b1 hq8 hkv2 sq113 sk203 d128 causal",
+      "b16 h16 s1024 d128",
+      "b4 h32 s4096 d64 causal grads=dk,dv",
+      "b2 h2 s900 d64 window=50,3 grads=dq",
+      "b2 hq6 hkv3 sq500 sk700 d128 used_k causal topleft",
+      "b2 h2 s300 d128 scale=0.1 dlse",
+      "b0 h1 s8 d64",
+      "b2 h1 sq0 sk8 d128",
+      "b2 h1 sq8 sk0 d128 causal",
+  };
+  for (const std::string dtype : {"bf16 ", "f16 "}) {
     for (const char* shape : shapes) {
       for (const char* option : options) {
-        lines.push_back(std::string("forward ") + dtype + " " + shape + " " + option);
+        lines.push_back("forward " + dtype + shape + " " + option);
       }
+    }
+    for (const char* words : backward) {
+      lines.push_back("backward " + dtype + words);
     }
   }
   return lines;
@@ -110,7 +125,9 @@ TEST(Cuda, EveryRowServesAProblem) {
   for (const std::string& line : served_lines()) {
     const Result<Plan> plan = plan_of(line);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
-    reached.insert(plan->kernel());
+    for (const std::string& step : plan->steps()) {
+      reached.insert(step);
+    }
     for (const detail::DeclinedKernel& kernel : plan->data().declined) {
       if (kernel.serves) {
         reached.insert(kernel.name);
@@ -138,7 +155,18 @@ TEST(Cuda, DeclinesByName) {
       {"forward bf16 s64 d64 softcap=2000", "softcap"},
       {"forward bf16 s64 d65", "65"},
       {"forward bf16 s64 d264", "264"},
-      {"backward bf16 s64 d64", "no kernel serves"},
+      {"backward f32 s64 d64", "f32"},
+      {"backward bf16 s64 d40", "head_dim is 40"},
+      {"backward bf16 s64 d128 dv64", "head_dim_v is 64"},
+      {"backward bf16 s64 d64 softcap=30", "softcap"},
+      {"backward bf16 s64 d64 alibi", "ALiBi"},
+      {"backward bf16 s64 d64 sinks", "sinks"},
+      {"backward bf16 s64 d64 scale=-1", "positive scale"},
+      {"backward bf16 s64 d64 dropout=0.1", "dropout"},
+      {"backward bf16 s64 d64 mask=bhrc", "mask"},
+      {"backward bf16 s64 d64 out=f32", "out_dtype"},
+      {"backward bf16 s64 d64 used_q", "used query lengths"},
+      {"backward bf16 b2 s64 d64 ragged_q=90 ragged_k=90", "ragged"},
   };
   for (const auto& c : cases) {
     const Result<Plan> plan = plan_of(c.line);
@@ -187,7 +215,7 @@ std::string kernels_text(const Predicate& takes) {
   std::string first;
   std::string all;
   for (const KernelEntry& entry : cuda_backend().kernels) {
-    if (takes(entry.config)) {
+    if (entry.config.step == StepKind::kForward && takes(entry.config)) {
       first = count++ == 0 ? entry.config.name : first;
       all += (all.empty() ? "" : ", ") + std::string(entry.config.name);
     }
@@ -320,6 +348,31 @@ TEST(Cuda, DevicesWithoutNumbersAreRefused) {
         make_plan_with(problem_of("forward bf16 b1 h1 s64 d64"), device, {}, all_backends());
     EXPECT_EQ(plan.status().code(), StatusCode::kInvalidArgument);
   }
+}
+
+TEST(Cuda, BackwardHasRowStatisticsBeforeAndDqAfterIt) {
+  const Result<Plan> plan = plan_of("backward bf16 b2 hq4 hkv2 sq500 sk300 d128 causal");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const std::vector<std::string> steps = {
+      "sm90_row_stats_bf16", "sm90_backward_bf16_d128_q64k128_banded", "sm90_reduce_bf16"};
+  EXPECT_EQ(plan->steps(), steps);
+  const detail::PlanData& data = plan->data();
+  const size_t rows = 2 * 4 * 512;  // 500 in tiles of 64
+  EXPECT_EQ(data.region_size[static_cast<int>(Region::kRowStats)], 2 * rows * 4);
+  EXPECT_EQ(data.region_size[static_cast<int>(Region::kDqPartials)], rows * 128 * 4);
+  EXPECT_EQ(data.region_size[static_cast<int>(Region::kTurns)], rows / 64 * 4 * 4);
+  EXPECT_EQ(data.steps[0].schedule.items, 2 * 4 * 8);
+  EXPECT_EQ(data.steps[1].schedule.items, 2 * 2 * 3);
+  const std::string text = explain(*plan);
+  EXPECT_NE(text.find("dQ partials"), std::string::npos) << text;
+}
+
+TEST(Cuda, BackwardWithoutDqHasNoSumsOfIt) {
+  const Result<Plan> plan = plan_of("backward f16 b2 h4 s500 d64 grads=dk,dv");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->steps().size(), 2u);
+  EXPECT_EQ(plan->data().region_size[static_cast<int>(Region::kDqPartials)], 0u);
+  EXPECT_EQ(plan->data().region_size[static_cast<int>(Region::kTurns)], 0u);
 }
 
 // The counter of tiles, whatever the size and the thread count.

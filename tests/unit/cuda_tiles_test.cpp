@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cuda/sm90/forward/config.h"
-#include "backend/cuda/sm90/forward/tile_order.h"
+#include "backend/cuda/sm90/tile_order.h"
 #include "backend/cuda/tile/tanh.h"
 
 namespace rowmax::test {

@@ -10,7 +10,11 @@ namespace rowmax::cuda {
 namespace sm90 {
 
 #define ROWMAX_INSTANCE(name, ...) Status enqueue_##name(const KernelLaunch& launch);
+#define ROWMAX_HELPER(name, ...) Status enqueue_sm90_##name(const KernelLaunch& launch);
+#include "backend/cuda/sm90/backward/helpers.def"
+#include "backend/cuda/sm90/backward/instances.def"
 #include "backend/cuda/sm90/forward/instances.def"
+#undef ROWMAX_HELPER
 #undef ROWMAX_INSTANCE
 
 }  // namespace sm90
@@ -81,10 +85,12 @@ Status check_alignment(const char* name, const TensorArg& arg) {
 }
 
 Status check_operands(const AttentionArgs& args) {
+  const GradientArgs& grad = args.grad;
   const struct {
     const char* name;
     const TensorArg& arg;
-  } operands[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}, {"out", args.out}};
+  } operands[] = {{"q", args.q},       {"k", args.k},   {"v", args.v},   {"out", args.out},
+                  {"dout", grad.dout}, {"dq", grad.dq}, {"dk", grad.dk}, {"dv", grad.dv}};
   for (const auto& operand : operands) {
     if (Status status = check_alignment(operand.name, operand.arg); !status.ok()) {
       return status;
@@ -109,7 +115,8 @@ Status check_device(const char* name, const void* data, int device) {
   }
   if (attributes.type == cudaMemoryTypeDevice && attributes.device != device) {
     return Status::invalid(std::string(name) + ": on device " + std::to_string(attributes.device) +
-                           "; accepted: device " + std::to_string(device) + ", which holds out");
+                           "; accepted: device " + std::to_string(device) +
+                           ", which holds the outputs");
   }
   return {};
 }
@@ -131,6 +138,11 @@ Status check_devices(const KernelLaunch& launch, int device) {
                  {"seqused_k", args.sequence.used_k.data},
                  {"slopes", args.score.slopes},
                  {"sinks", args.score.sinks},
+                 {"dout", args.grad.dout.data},
+                 {"dlse", args.grad.dlse.data},
+                 {"dq", args.grad.dq.data},
+                 {"dk", args.grad.dk.data},
+                 {"dv", args.grad.dv.data},
                  {"workspace", launch.next_item}};
   for (const auto& tensor : tensors) {
     if (Status status = check_device(tensor.name, tensor.data, device); !status.ok()) {
@@ -182,15 +194,27 @@ Result<DeviceInfo> device_info(int ordinal) {
   return device;
 }
 
+// A tensor that is written and has elements, if any does: it says which device works.
+const void* written(const AttentionArgs& args) {
+  const GradientArgs& grad = args.grad;
+  for (const void* data : {grad.dq.data, grad.dk.data, grad.dv.data, args.out.data}) {
+    if (data != nullptr) {
+      return data;
+    }
+  }
+  return nullptr;
+}
+
 Status enqueue_plan(const detail::PlanData& plan, const KernelLaunch& launch) {
   const AttentionArgs& args = *launch.args;
   if (Status status = check_operands(args); !status.ok()) {
     return status;
   }
-  if (args.out.data == nullptr) {
-    return {};  // no rows
+  const void* output = written(args);
+  if (output == nullptr) {
+    return {};  // nothing to write
   }
-  const Result<int> device = device_of(args.out.data);
+  const Result<int> device = device_of(output);
   if (!device.ok()) {
     return device.status();
   }
@@ -198,7 +222,7 @@ Status enqueue_plan(const detail::PlanData& plan, const KernelLaunch& launch) {
     return status;
   }
   if (architecture(*device) != plan.device.isa) {
-    return Status::invalid("out: on a GPU of architecture " + architecture(*device) +
+    return Status::invalid("outputs: on a GPU of architecture " + architecture(*device) +
                            "; accepted: " + plan.device.isa + ", the plan's");
   }
   const DeviceScope scope(*device);
@@ -225,7 +249,11 @@ Enqueue kernel_of(std::string_view name) {
     Enqueue enqueue;
   } kKernels[] = {
 #define ROWMAX_INSTANCE(name, ...) {#name, sm90::enqueue_##name},
+#define ROWMAX_HELPER(name, ...) {"sm90_" #name, sm90::enqueue_sm90_##name},
+#include "backend/cuda/sm90/backward/helpers.def"
+#include "backend/cuda/sm90/backward/instances.def"
 #include "backend/cuda/sm90/forward/instances.def"
+#undef ROWMAX_HELPER
 #undef ROWMAX_INSTANCE
   };
   for (const auto& kernel : kKernels) {

@@ -38,6 +38,24 @@ ROWMAX_DEVICE uint32_t pack_f16(float lo, float hi) {
   return packed;
 }
 
+// The other way round.
+ROWMAX_DEVICE float2 unpack_bf16(uint32_t packed) {
+  return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u));
+}
+
+ROWMAX_DEVICE float2 unpack_f16(uint32_t packed) {
+  float2 v;
+  asm("{\n"
+      ".reg .b16 lo, hi;\n"
+      "mov.b32 {lo, hi}, %2;\n"
+      "cvt.f32.f16 %0, lo;\n"
+      "cvt.f32.f16 %1, hi;\n"
+      "}\n"
+      : "=f"(v.x), "=f"(v.y)
+      : "r"(packed));
+  return v;
+}
+
 // Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 ROWMAX_DEVICE void stmatrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
@@ -52,6 +70,22 @@ ROWMAX_DEVICE uint4 load_shared_16(uint32_t address) {
                : "r"(address)
                : "memory");
   return v;
+}
+
+ROWMAX_DEVICE float2 load_shared_float2(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+ROWMAX_DEVICE int load_shared_int(uint32_t address) {
+  int v;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+ROWMAX_DEVICE void store_shared_int(uint32_t address, int v) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
 ROWMAX_DEVICE void store_shared_zero_16(uint32_t address) {

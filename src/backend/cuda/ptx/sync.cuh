@@ -30,6 +30,13 @@ ROWMAX_DEVICE void setmaxnreg_dec() {
 // addresses made from it in uniform registers.
 ROWMAX_DEVICE int uniform(int value) { return __shfl_sync(kFullWarp, value, 0); }
 
+// threadIdx.x, read again instead of kept in a register.
+ROWMAX_DEVICE int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
 // The same value, of which the compiler knows nothing: what is computed from it stays where it is
 // written instead of being kept in registers across a loop.
 ROWMAX_DEVICE int opaque(int value) {

@@ -26,6 +26,16 @@ ROWMAX_DEVICE void tma_load(uint32_t destination, const TensorMap* map, uint32_t
       : "memory");
 }
 
+// A copy without a map: contiguous, addresses and size multiples of 16 bytes.
+ROWMAX_DEVICE void bulk_load(uint32_t destination, const void* source, uint32_t bytes,
+                             uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 ROWMAX_DEVICE void tma_store(const TensorMap* map, uint32_t source, const TileCoordinates& at) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::

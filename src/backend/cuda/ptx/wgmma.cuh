@@ -5,7 +5,7 @@
 //   K-major operand (Q, K): SBO = 1024 bytes (8 rows), LBO unused. The next 16 of k are 32 bytes
 //     further in a panel, or in the next panel.
 //   MN-major operand (V): LBO = bytes of a panel (the next 64 of n), SBO = 1024 (the next 8 of k).
-//     The next 16 of k are 2048 bytes further.
+//     The next 16 of k are 2048 bytes further. A, too, may be stored so.
 #pragma once
 
 #include "backend/cuda/ptx/types.cuh"
@@ -13,6 +13,9 @@
 namespace rowmax::cuda::ptx {
 
 enum class Mma : int { kBF16 = 0, kF16 };
+
+// Which index of an operand in shared memory is contiguous.
+enum class Major : int { kK = 0, kMN };
 
 // Low words of descriptors, linear in the address: 16 more bytes add 1. `base` is the shared
 // address of the CTA's memory, below 2^18; `offset` and `panel_bytes` are constants.
@@ -38,6 +41,21 @@ ROWMAX_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 
+// Keeps everything that feeds x ahead of what follows in the SASS. ptxas is free to sink arithmetic
+// below a wgmma wait (it sank all exponentials below it, so that nothing overlapped), but keeps the
+// order of shared-memory stores and waits. The store happens for one value of x only, into a word
+// that nobody reads.
+ROWMAX_DEVICE void order_after(float x, uint32_t scratch) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.eq.f32 p, %0, 0f7F7FFFFF;\n"
+      "@p st.shared.f32 [%1], %0;\n"
+      "}\n" ::"f"(x),
+      "r"(scratch)
+      : "memory");
+}
+
 // Pins a register array at this point of the program: put it after wgmma_wait, since the compiler
 // believes that a wgmma's results exist as soon as it was issued.
 template <int kCount>
@@ -56,8 +74,8 @@ ROWMAX_DEVICE void pin(uint32_t (&registers)[kCount]) {
   }
 }
 
-// ss: A and B K-major in shared memory. rs: A in 4 registers, B MN-major in shared memory.
-// accumulate = 0 overwrites D, 1 adds to it.
+// ss: A and B in shared memory, of one major each, K-major by default. rs: A in 4 registers, B
+// MN-major in shared memory. accumulate = 0 overwrites D, 1 adds to it.
 template <int kN>
 struct Wgmma;
 
@@ -91,13 +109,14 @@ struct Wgmma;
   ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // P0 ... P5: numbers of the operands that follow the accumulators.
-#define ROWMAX_WGMMA_SS(TYPE, N, NAMES, ACC, P0, P1, P2)                                  \
+#define ROWMAX_WGMMA_SS(TYPE, N, NAMES, ACC, P0, P1, P2, P3, P4)                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P2                                   \
                ", 0;\n"                                                                   \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES \
-               "}, %" #P0 ", %" #P1 ", p, 1, 1, 0, 0;\n}\n"                               \
+               "}, %" #P0 ", %" #P1 ", p, 1, 1, %" #P3 ", %" #P4 ";\n}\n"                 \
                : ACC                                                                      \
-               : "l"(a), "l"(b), "r"(accumulate))
+               : "l"(a), "l"(b), "r"(accumulate), "n"(static_cast<int>(kMajor)),          \
+                 "n"(static_cast<int>(kMajor)))
 #define ROWMAX_WGMMA_RS(TYPE, N, NAMES, ACC, P0, P1, P2, P3, P4, P5)                      \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P5                                   \
                ", 0;\n"                                                                   \
@@ -108,12 +127,12 @@ struct Wgmma;
 #define ROWMAX_WGMMA(N, REGISTERS, NAMES, ACC, P0, P1, P2, P3, P4, P5)                            \
   template <>                                                                                     \
   struct Wgmma<N> {                                                                               \
-    template <Mma kMma>                                                                           \
+    template <Mma kMma, Major kMajor = Major::kK>                                                 \
     static ROWMAX_DEVICE void ss(float (&d)[REGISTERS], uint64_t a, uint64_t b, int accumulate) { \
       if constexpr (kMma == Mma::kBF16) {                                                         \
-        ROWMAX_WGMMA_SS("bf16", N, NAMES, ROWMAX_LIST(ACC), P0, P1, P2);                          \
+        ROWMAX_WGMMA_SS("bf16", N, NAMES, ROWMAX_LIST(ACC), P0, P1, P2, P3, P4);                  \
       } else {                                                                                    \
-        ROWMAX_WGMMA_SS("f16", N, NAMES, ROWMAX_LIST(ACC), P0, P1, P2);                           \
+        ROWMAX_WGMMA_SS("f16", N, NAMES, ROWMAX_LIST(ACC), P0, P1, P2, P3, P4);                   \
       }                                                                                           \
     }                                                                                             \
     template <Mma kMma>                                                                           \

@@ -75,4 +75,10 @@ ROWMAX_FORCE_INLINE Extent extent(const LengthArgs& args, int batch) {
   return e;
 }
 
+// A band's offset as a 32-bit number: beyond every sum of positions it acts like the limit.
+ROWMAX_FORCE_INLINE int saturate_offset(int64_t offset) {
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  return static_cast<int>(offset < -kLimit ? -kLimit : offset > kLimit ? kLimit : offset);
+}
+
 }  // namespace rowmax::cuda::tile

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backend/cuda/sm90/forward/epilogue.cuh"
-#include "backend/cuda/sm90/forward/tile_order.h"
+#include "backend/cuda/sm90/tile_order.h"
 #include "backend/cuda/tile/mask.cuh"
 #include "backend/cuda/tile/score.cuh"
 

@@ -2,22 +2,18 @@
 // shared-memory map. One source for host and device; no host headers.
 #pragma once
 
+#include "backend/cuda/sm90/panels.h"
 #include "kernel_api/mask_class.h"
 #include "kernel_api/option_class.h"
 #include "problem/band.h"
 
 namespace rowmax::cuda::sm90 {
 
-enum class Element : int { kBF16 = 0, kF16 };
-
 // When O and l are rescaled to a grown row maximum. Both wait until it grew by more than 2^8.
 enum class Rescale : int {
   kWarp = 0,  // O and l under one branch, taken when some row of the warp grew that much
   kRow,  // l by selects; only the multiplication of O sits under a branch, after the exponentials
 };
-
-// Scores are multiplied by a smaller or negative scale before the softmax, not inside it.
-inline constexpr double kSmallestScale = 1e-30;
 
 struct ForwardConfig {
   Element element = Element::kBF16;
@@ -34,17 +30,9 @@ struct ForwardConfig {
   int early_turn = 0;  // 16-key steps of P V that a warpgroup issues after it has passed the turn
 };
 
-// Columns of a panel: 128 bytes, the width of the copy engine's swizzle.
-inline constexpr int kPanelColumns = 64;
-inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kMaxStages = 4;
 inline constexpr int kMaxWarpgroups = 4;
-// What one CTA may use of a multiprocessor's shared memory, bytes.
-inline constexpr int kSharedBytesLimit = 232448;
 
-ROWMAX_HOST_DEVICE constexpr int panels(int columns) {
-  return (columns + kPanelColumns - 1) / kPanelColumns;
-}
 ROWMAX_HOST_DEVICE constexpr int q_bytes(const ForwardConfig& c) {
   return c.tile_q * kPanelRowBytes * panels(c.head_dim);
 }

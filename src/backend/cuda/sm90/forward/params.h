@@ -3,7 +3,8 @@
 #pragma once
 
 #include "backend/cuda/ptx/types.cuh"
-#include "backend/cuda/sm90/forward/tile_order.h"
+#include "backend/cuda/sm90/panels.h"
+#include "backend/cuda/sm90/tile_order.h"
 #include "backend/cuda/tile/lengths.cuh"
 #include "backend/cuda/tile/tanh.h"
 #include "backend/cuda/trace_record.h"
@@ -41,20 +42,6 @@ struct ScoreParams {
   int64_t slope_head = 0;
   const float* sinks = nullptr;
   int64_t sink_stride = 0;
-};
-
-// Factors of a tile's head and batch in a tensor map's coordinates: 0 for an axis that all share.
-struct MapSteps {
-  int head = 1;
-  int batch = 1;
-};
-
-// Where rows of an output go.
-struct RowOutput {
-  void* data = nullptr;
-  int64_t batch = 0;
-  int64_t seq = 0;
-  int64_t head = 0;
 };
 
 struct ForwardParams {

@@ -3,21 +3,10 @@
 #pragma once
 
 #include "backend/cuda/sm90/forward/scheduler.cuh"
+#include "backend/cuda/sm90/tile_copy.cuh"
 #include "backend/cuda/tile/trace.cuh"
 
 namespace rowmax::cuda::sm90 {
-
-// Copies kPanelCount panels of 64 columns; columns beyond the head dim arrive as zeros.
-template <int kPanelCount>
-ROWMAX_DEVICE void load_panels(uint32_t destination, uint32_t panel_bytes,
-                               const ptx::TensorMap* map, uint32_t barrier, ptx::TileCoordinates at,
-                               uint64_t hint) {
-#pragma unroll
-  for (int panel = 0; panel < kPanelCount; ++panel) {
-    at.dim = panel * kPanelColumns;
-    ptx::tma_load(destination + panel * panel_bytes, map, barrier, at, hint);
-  }
-}
 
 template <class Row>
 ROWMAX_DEVICE void load_q(const ForwardParams& params, const SharedMap<Row>& shared,
@@ -133,24 +122,6 @@ ROWMAX_DEVICE void produce_k(const ForwardParams& params, const SharedMap<Row>& 
   }
 }
 
-// Rows [first, kTileK) of a V block become zero: P is 0 there, but 0 x NaN of a neighbouring
-// sequence is not. All lanes of a warp.
-template <class Row>
-ROWMAX_DEVICE void zero_v_rows(uint32_t block, int first) {
-  using T = Traits<Row>;
-  const int bytes = (T::kTileK - first) * kPanelRowBytes;
-#pragma unroll 1
-  for (int panel = 0; panel < T::kPanelsV; ++panel) {
-    const uint32_t start = block + panel * T::kKeyPanelBytes + first * kPanelRowBytes;
-#pragma unroll 1
-    for (int offset = (threadIdx.x % 32) * 16; offset < bytes; offset += 32 * 16) {
-      ptx::store_shared_zero_16(start + offset);
-    }
-  }
-  ptx::fence_proxy_async();
-  __syncwarp();
-}
-
 // Warp 1, all lanes.
 template <class Row>
 ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& shared) {
@@ -187,7 +158,8 @@ ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& 
       if (zero) {
         ptx::mbarrier_wait(loaded, zeroed_count & 1);
         ++zeroed_count;
-        zero_v_rows<Row>(shared.v(stage), keep);
+        // P is 0 there, but 0 x NaN of a neighbouring sequence is not.
+        zero_rows<T::kTileK, T::kPanelsV>(shared.v(stage), keep);
         if (leader) {
           ptx::mbarrier_arrive(full);
         }

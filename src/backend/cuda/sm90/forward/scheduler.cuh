@@ -1,15 +1,10 @@
 // Which tiles a CTA computes, in which order, and what each consists of.
 #pragma once
 
-#include "backend/cuda/sm90/forward/tile_order.h"
 #include "backend/cuda/sm90/forward/traits.cuh"
+#include "backend/cuda/sm90/tile_order.h"
 
 namespace rowmax::cuda::sm90 {
-
-ROWMAX_DEVICE int saturate_offset(int64_t offset) {
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  return static_cast<int>(offset < -kLimit ? -kLimit : offset > kLimit ? kLimit : offset);
-}
 
 // Writes a tile that has rows into its slot, field by field: the producer has few registers.
 template <class Row>
@@ -41,8 +36,8 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
     const KeyRange keys = block_keys(band, position, position + rows, extent.k_len);
     begin = static_cast<int>(keys.begin);
     end = static_cast<int>(keys.end);
-    tile.key_end = position + saturate_offset(band.has_hi ? band.hi : kBandLimit) + 1;
-    tile.key_begin = position + saturate_offset(band.has_lo ? band.lo : -kBandLimit);
+    tile.key_end = position + tile::saturate_offset(band.has_hi ? band.hi : kBandLimit) + 1;
+    tile.key_begin = position + tile::saturate_offset(band.has_lo ? band.lo : -kBandLimit);
   }
   const KeyBlocks blocks = tile_key_blocks(begin, end, T::kTileK);
   int v_rows = T::kTileK;

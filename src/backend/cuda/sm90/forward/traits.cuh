@@ -8,7 +8,8 @@
 #include "backend/cuda/ptx/wgmma.cuh"
 #include "backend/cuda/sm90/forward/config.h"
 #include "backend/cuda/sm90/forward/params.h"
-#include "backend/cuda/sm90/forward/tile_order.h"
+#include "backend/cuda/sm90/tile_copy.cuh"
+#include "backend/cuda/sm90/tile_order.h"
 
 namespace rowmax::cuda::sm90 {
 
@@ -144,15 +145,5 @@ struct SharedMap {
     return base + T::kShared.v + stage * T::kVBytes;
   }
 };
-
-// Index and parity of use `count` of a ring of kSize barriers.
-template <int kSize>
-ROWMAX_DEVICE uint32_t ring_index(uint32_t count) {
-  return kSize == 1 ? 0 : count % kSize;
-}
-template <int kSize>
-ROWMAX_DEVICE uint32_t ring_parity(uint32_t count) {
-  return (count / kSize) & 1;
-}
 
 }  // namespace rowmax::cuda::sm90

@@ -1,0 +1,37 @@
+// Global memory that several CTAs use: additions, flags and the fence between them.
+#pragma once
+
+#include "backend/cuda/ptx/types.cuh"
+
+namespace rowmax::cuda::ptx {
+
+// address[0 ... 3] += a ... d, nothing returned.
+ROWMAX_DEVICE void red_add_v4(float* address, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a),
+               "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
+ROWMAX_DEVICE int ld_relaxed(const int* address) {
+  int v;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+  return v;
+}
+
+ROWMAX_DEVICE int ld_acquire(const int* address) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+  return v;
+}
+
+ROWMAX_DEVICE void st_relaxed(int* address, int v) {
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+
+ROWMAX_DEVICE void st_release(int* address, int v) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+
+ROWMAX_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+}  // namespace rowmax::cuda::ptx

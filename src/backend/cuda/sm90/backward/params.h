@@ -1,0 +1,81 @@
+// What the kernels of a backward pass receive: trivially copyable arguments, made on the host by
+// prepare.cpp. Positions and lengths are 32-bit, strides in elements 64-bit.
+#pragma once
+
+#include "backend/cuda/ptx/types.cuh"
+#include "backend/cuda/sm90/panels.h"
+#include "backend/cuda/sm90/tile_order.h"
+#include "backend/cuda/tile/lengths.cuh"
+#include "problem/band.h"
+
+namespace rowmax::cuda::sm90 {
+
+// Tiles of dQ and of row statistics: see kernel_api/layout.h.
+struct QueryTiles {
+  Divider per_head = {};   // tiles of a query head, an upper bound
+  Divider per_batch = {};  // query heads
+  int count = 0;
+  int tile_q = 0;
+  int columns = 0;  // of a tile of dQ
+};
+
+struct BackwardParams {
+  ptx::TensorMap q;
+  ptx::TensorMap k;
+  ptx::TensorMap v;
+  ptx::TensorMap dout;
+  ptx::TensorMap dk;
+  ptx::TensorMap dv;
+  tile::LengthArgs lengths;
+  BandArgs band;
+  int tiles = 0;                    // key tiles, an upper bound
+  Divider blocks = {};              // of a unit: a kv head of a batch element
+  Divider units_per_batch = {};     // kv heads
+  Sections<Divider> sections = {};  // banded
+  int group = 1;                    // query heads of a kv head
+  int heads_q = 0;
+  int query_tiles = 0;  // of a query head, an upper bound
+  int head_dim = 0;     // of the problem
+  float scale = 0;
+  float exponent_scale = 0;  // scale * log2(e)
+  const float* stats = nullptr;
+  float* dq_sum = nullptr;  // null: dQ is not wanted
+  int* turns = nullptr;
+  int* ticket = nullptr;  // of the next key tile; zeroed by row_stats_kernel
+  RowOutput dk_rows;      // null data: not wanted
+  RowOutput dv_rows;
+  MapSteps q_steps;
+  MapSteps k_steps;
+  MapSteps v_steps;
+  MapSteps dout_steps;
+  MapSteps dk_steps;
+  MapSteps dv_steps;
+};
+
+struct RowStatsParams {
+  QueryTiles tiles;
+  tile::LengthArgs lengths;
+  BandArgs band;
+  RowOutput out;
+  RowOutput dout;
+  RowOutput lse;
+  RowOutput dlse;  // null data: zero
+  int head_dim_v = 0;
+  int lanes = 0;  // threads of a row, a power of two
+  int tile_k = 0;
+  float* stats = nullptr;
+  float* dq_sum = nullptr;
+  int* turns = nullptr;
+  int* ticket = nullptr;
+};
+
+struct ReduceParams {
+  QueryTiles tiles;
+  tile::LengthArgs lengths;
+  RowOutput dq;
+  int head_dim = 0;
+  float scale = 0;
+  const float* dq_sum = nullptr;
+};
+
+}  // namespace rowmax::cuda::sm90

@@ -1,0 +1,164 @@
+#include "backend/cuda/sm90/backward/prepare.h"
+
+#include <algorithm>
+#include <string>
+
+#include "backend/cuda/sm90/operands.h"
+#include "kernel_api/schedule.h"
+
+namespace rowmax::cuda::sm90 {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+
+template <class T>
+T* region(const KernelLaunch& launch, Region which) {
+  return reinterpret_cast<T*>(launch.regions[static_cast<int>(which)]);
+}
+
+int* ticket(const KernelLaunch& launch) { return reinterpret_cast<int*>(launch.next_item); }
+
+QueryTiles query_tiles(const KernelLaunch& launch) {
+  const ShapeArgs& shape = launch.args->shape;
+  const Schedule& schedule = launch.schedule;
+  QueryTiles tiles;
+  tiles.per_head = make_divider(
+      static_cast<int>(std::max<int64_t>(1, ceil_div(shape.seqlen_q, schedule.tile_q))));
+  tiles.per_batch = make_divider(static_cast<int>(std::max<int64_t>(1, shape.heads_q)));
+  tiles.count = static_cast<int>(schedule.query_tiles);
+  tiles.tile_q = static_cast<int>(schedule.tile_q);
+  tiles.columns = static_cast<int>(schedule.columns);
+  return tiles;
+}
+
+// Key tiles in ascending order inside a head. Banded: the longest of several heads side by side, as
+// many as keep Q, dO and the sums of dQ in this share of L2.
+void set_order(const KernelLaunch& launch, const BackwardConfig& config, BackwardParams& params) {
+  constexpr int64_t kL2Bytes = int64_t{32} << 20;
+  const ShapeArgs& shape = launch.args->shape;
+  const int64_t blocks = ceil_div(shape.seqlen_k, config.tile_k);
+  const int64_t units = shape.batch * shape.heads_kv;
+  params.group = static_cast<int>(shape.heads_q / shape.heads_kv);
+  params.tiles = static_cast<int>(units * blocks);
+  params.blocks = make_divider(static_cast<int>(blocks));
+  params.units_per_batch = make_divider(static_cast<int>(shape.heads_kv));
+  const int64_t unit_bytes =
+      std::max<int64_t>(1, params.group * shape.seqlen_q * config.head_dim * 8);
+  int64_t section = 1;  // a power of two: equal sections
+  while (section * 2 * unit_bytes <= kL2Bytes && section * 2 <= units) {
+    section *= 2;
+  }
+  params.sections = make_sections<Divider>(static_cast<int>(units), static_cast<int>(blocks),
+                                           static_cast<int>(section), make_divider);
+}
+
+struct Operand {
+  const char* name;
+  const TensorArg& tensor;
+  MapShape shape;
+  ptx::TensorMap& map;
+  MapSteps& steps;
+};
+
+Status encode_maps(const AttentionArgs& args, const BackwardConfig& config,
+                   const MapEncoder& encode, BackwardParams& params) {
+  const ShapeArgs& shape = args.shape;
+  const SequenceArgs& sequence = args.sequence;
+  const bool ragged_q = sequence.cu_q.data != nullptr;
+  const bool ragged_k = sequence.cu_k.data != nullptr;
+  const MapShape query = {shape.head_dim,
+                          shape.heads_q,
+                          ragged_q ? sequence.total_q : shape.seqlen_q,
+                          ragged_q ? 1 : shape.batch,
+                          1,
+                          config.tile_q};
+  const MapShape key = {shape.head_dim,
+                        shape.heads_kv,
+                        ragged_k ? sequence.total_k : shape.seqlen_k,
+                        ragged_k ? 1 : shape.batch,
+                        1,
+                        config.tile_k};
+  MapShape gradient = key;
+  gradient.box_seq = 64;  // of one warpgroup
+  const Operand operands[] = {
+      {"q", args.q, query, params.q, params.q_steps},
+      {"dout", args.grad.dout, query, params.dout, params.dout_steps},
+      {"k", args.k, key, params.k, params.k_steps},
+      {"v", args.v, key, params.v, params.v_steps},
+      {"dk", args.grad.dk, gradient, params.dk, params.dk_steps},
+      {"dv", args.grad.dv, gradient, params.dv, params.dv_steps},
+  };
+  for (const Operand& operand : operands) {
+    // Without rows, or not wanted: no copy is ever issued.
+    if (operand.shape.seq == 0 || operand.tensor.data == nullptr) {
+      continue;
+    }
+    if (Status status =
+            encode(operand.name, operand.tensor, operand.shape, operand.map, operand.steps);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config,
+                        const char* kernel, BackwardParams& params) {
+  const AttentionArgs& args = *launch.args;
+  const ScoreArgs& score = args.score;
+  set_order(launch, config, params);
+  params.lengths = length_args(args);
+  params.band = score.band;
+  params.heads_q = static_cast<int>(args.shape.heads_q);
+  params.query_tiles = static_cast<int>(ceil_div(args.shape.seqlen_q, config.tile_q));
+  params.head_dim = static_cast<int>(args.shape.head_dim);
+  params.scale = static_cast<float>(score.scale);
+  params.exponent_scale = static_cast<float>(score.scale * kLog2E);
+  params.stats = region<float>(launch, Region::kRowStats);
+  params.dq_sum = region<float>(launch, Region::kDqPartials);
+  params.turns = region<int>(launch, Region::kTurns);
+  params.ticket = ticket(launch);
+  params.dk_rows = rows_of(args.grad.dk);
+  params.dv_rows = rows_of(args.grad.dv);
+  const Result<MapEncoder> encode = MapEncoder::create(kernel);
+  return encode.ok() ? encode_maps(args, config, *encode, params) : encode.status();
+}
+
+RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
+  const AttentionArgs& args = *launch.args;
+  RowStatsParams params;
+  params.tiles = query_tiles(launch);
+  params.lengths = length_args(args);
+  params.band = args.score.band;
+  params.out = rows_of(args.out);
+  params.dout = rows_of(args.grad.dout);
+  params.lse = rows_of(args.lse);
+  params.dlse = rows_of(args.grad.dlse);
+  params.head_dim_v = static_cast<int>(args.shape.head_dim_v);
+  params.lanes = 8;
+  while (params.lanes * 8 < params.head_dim_v) {
+    params.lanes *= 2;
+  }
+  params.tile_k = static_cast<int>(launch.schedule.tile_k);
+  params.stats = region<float>(launch, Region::kRowStats);
+  params.dq_sum = region<float>(launch, Region::kDqPartials);
+  params.turns = region<int>(launch, Region::kTurns);
+  params.ticket = ticket(launch);
+  return params;
+}
+
+ReduceParams prepare_reduce(const KernelLaunch& launch) {
+  const AttentionArgs& args = *launch.args;
+  ReduceParams params;
+  params.tiles = query_tiles(launch);
+  params.lengths = length_args(args);
+  params.dq = rows_of(args.grad.dq);
+  params.head_dim = static_cast<int>(args.shape.head_dim);
+  params.scale = static_cast<float>(args.score.scale);
+  params.dq_sum = region<float>(launch, Region::kDqPartials);
+  return params;
+}
+
+}  // namespace rowmax::cuda::sm90

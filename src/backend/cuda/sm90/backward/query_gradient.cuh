@@ -1,0 +1,164 @@
+// Query warpgroup 0: loads (its warp 0) and dQ += dS K, added to global memory from registers.
+// Apart from the key warpgroups, which so never wait for each other.
+//
+// A tile of dQ is computed as products of 64 rows and 64 columns, each added before the next one is
+// issued: fewer registers than one wide product. In global memory the tile is in the order of the
+// accumulators, (warp, 8 columns of 16 rows, lane, 4): a warp's additions are 512 contiguous bytes.
+#pragma once
+
+#include "backend/cuda/ptx/global.cuh"
+#include "backend/cuda/sm90/backward/loader.cuh"
+#include "kernel_api/layout.h"
+
+namespace rowmax::cuda::sm90 {
+
+template <class Row>
+class QueryGradient {
+ public:
+  using T = BackwardTraits<Row>;
+
+  ROWMAX_DEVICE QueryGradient(const BackwardParams& params, const BackwardMap<Row>& shared,
+                              int warp)
+      : params_(params), shared_(shared), warp_(warp), loader_(params, shared) {}
+
+  ROWMAX_DEVICE void run() {
+#pragma unroll 1
+    for (uint32_t count = 0;; ++count) {
+      KeyTile& slot = shared_.tiles[ring_index<kKeyTileSlots>(count)];
+      const uint32_t full = shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count));
+      if (warp_ == 0 && lane() == 0) {
+        next_key_tile<Row>(params_, slot);
+        ptx::mbarrier_arrive(full);
+      }
+      ptx::mbarrier_wait(full, ring_parity<kKeyTileSlots>(count));
+      const int steps = ptx::uniform(slot.steps);
+      if (steps < 0) {
+        return;
+      }
+      if (warp_ == 0) {
+        loader_.start(slot, count);
+        loader_.load_to(slot, T::kStages);
+      }
+      ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
+      run_steps(slot, steps);
+      const int block = slot.block;  // the slot may be overwritten after the arrival
+      if (lane() == 0) {
+        ptx::mbarrier_arrive(shared_.barrier(kKeysRead));
+        if (T::kTurns && passed_ != nullptr) {
+          ptx::st_release(passed_, block + 1);
+        }
+      }
+      passed_ = nullptr;
+    }
+  }
+
+ private:
+  static constexpr int kPartColumns = 64;  // of a product
+  static constexpr int kParts = T::kTileQ * T::kHeadDim / (64 * kPartColumns);
+  static constexpr int kPartChunks = kPartColumns / 8;
+  static constexpr int kTileFloats = T::kTileQ * T::kHeadDim;
+  // Where part 1 starts in dS (64 more rows) or in K (64 more columns), in descriptor units.
+  static constexpr bool kPartsAreRows = T::kTileQ > 64;
+  static constexpr uint32_t kDsPart = kPartsAreRows ? T::kDsPanelBytes / 16 : 0;
+  static constexpr uint32_t kKeyPart = kPartsAreRows ? 0 : T::kKeyPanelBytes / 16;
+
+  ROWMAX_DEVICE int lane() const { return threadIdx.x % 32; }
+
+  ROWMAX_DEVICE void run_steps(const KeyTile& keys, int steps) {
+    StepWalk walk;
+    walk.start(keys, params_.group);
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      // Loads never block the products: the stage of step i - 1 is freed before dS(i) can arrive.
+      if (warp_ == 0) {
+        loader_.load_to(keys, i + T::kStages);
+      }
+      __syncwarp();
+      add_step(keys, walk);
+      walk.next(keys);
+    }
+  }
+
+  // Passes the turn of the step before and looks whether it is this one's, in the shadow of the
+  // first product: one fence is the release of the one and the acquire of the other.
+  ROWMAX_DEVICE int exchange_turns(const int* turn, int block) {
+    int seen = block;
+    if (lane() == 0) {
+      seen = ptx::ld_relaxed(turn);
+      ptx::fence_acq_rel_gpu();
+      if (passed_ != nullptr) {
+        ptx::st_relaxed(passed_, block + 1);
+      }
+    }
+    __syncwarp();
+    return seen;
+  }
+
+  ROWMAX_DEVICE void wait_turn(const int* turn, int block, int seen) {
+    if (lane() == 0 && seen != block) {
+      while (ptx::ld_acquire(turn) != block) {
+      }
+    }
+    __syncwarp();
+  }
+
+  // dQ of one step: A = dS, stored as [key][query], B = K, [key][column]: both MN-major.
+  ROWMAX_DEVICE void add_step(const KeyTile& keys, const StepWalk& walk) {
+    const int64_t number =
+        (int64_t{keys.batch} * params_.heads_q + walk.head) * params_.query_tiles + walk.tile;
+    float* sum = params_.dq_sum + number * kTileFloats + warp_ * (kTileFloats / 4) + lane() * 4;
+    int* turn = params_.turns + number * kTurnWarps + warp_;
+    const bool wanted = params_.dq_sum != nullptr;
+    const uint32_t buffer = ring_index<T::kDsBuffers>(used_);
+    const uint64_t a = ptx::descriptor(
+        ptx::uniform(ptx::descriptor_mn_major(shared_.base, T::kShared.ds, T::kDsPanelBytes) +
+                     buffer * (T::kDsBytes / 16)));
+    const uint64_t b =
+        ptx::descriptor(ptx::descriptor_mn_major(shared_.base, T::kShared.k, T::kKeyPanelBytes));
+    ptx::mbarrier_wait(shared_.barrier(kDsFull, buffer), ring_parity<T::kDsBuffers>(used_));
+    ++used_;
+    int seen = 0;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      float acc[kPartColumns / 2];  // declared here: outside, it would be kept through the loads
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < T::kTileK / 16; ++i) {
+        ptx::Wgmma<kPartColumns>::template ss<T::kMma, ptx::Major::kMN>(
+            acc, a + part * kDsPart + i * 128, b + part * kKeyPart + i * 128, i != 0);
+      }
+      ptx::wgmma_commit();
+      if (T::kTurns && part == 0 && wanted) {
+        seen = exchange_turns(turn, keys.block);
+      }
+      ptx::wgmma_wait<0>();
+      ptx::pin(acc);
+      if (part == kParts - 1 && lane() == 0) {
+        ptx::mbarrier_arrive(shared_.barrier(kDsEmpty, buffer));
+      }
+      if (wanted) {
+        if (T::kTurns && part == 0) {
+          wait_turn(turn, keys.block, seen);
+        }
+#pragma unroll
+        for (int j = 0; j < kPartChunks; ++j) {
+          ptx::red_add_v4(sum + (part * kPartChunks + j) * 128, acc[4 * j], acc[4 * j + 1],
+                          acc[4 * j + 2], acc[4 * j + 3]);
+        }
+      }
+    }
+    if (T::kTurns && wanted) {
+      __syncwarp();
+      passed_ = turn;
+    }
+  }
+
+  const BackwardParams& params_;
+  const BackwardMap<Row>& shared_;
+  const int warp_;
+  Loader<Row> loader_;
+  int* passed_ = nullptr;  // the turn to pass on for the step before
+  uint32_t used_ = 0;      // steps added by this CTA
+};
+
+}  // namespace rowmax::cuda::sm90

@@ -1,0 +1,148 @@
+// Before the main kernel: delta = rowsum(dO o O) - dLSE and LSE in log2 units of every row, dQ's
+// sums and turns set to their beginning, the ticket zeroed. One CTA a query tile.
+#pragma once
+
+#include "backend/cuda/ptx/math.cuh"
+#include "backend/cuda/sm90/backward/helper_kernels.h"
+#include "backend/cuda/sm90/backward/params.h"
+#include "backend/cuda/sm90/backward/visits.h"
+#include "kernel_api/layout.h"
+
+namespace rowmax::cuda::sm90 {
+
+template <Element kElement>
+ROWMAX_DEVICE float2 unpack_element(uint32_t packed) {
+  if constexpr (kElement == Element::kBF16) {
+    return ptx::unpack_bf16(packed);
+  } else {
+    return ptx::unpack_f16(packed);
+  }
+}
+
+// A query tile by its number.
+struct QueryTile {
+  int batch;
+  int head;
+  int row;  // its first, in the sequence
+};
+
+ROWMAX_DEVICE QueryTile query_tile(const QueryTiles& tiles, int number) {
+  QueryTile at;
+  const int head = divide(number, tiles.per_head);  // over the batch
+  at.row = (number - head * tiles.per_head.value) * tiles.tile_q;
+  at.batch = divide(head, tiles.per_batch);
+  at.head = head - at.batch * tiles.per_batch.value;
+  return at;
+}
+
+template <Element kElement>
+ROWMAX_DEVICE float dot_8(const uint4& a, const uint4& b) {
+  const uint32_t x[4] = {a.x, a.y, a.z, a.w};
+  const uint32_t y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 u = unpack_element<kElement>(x[i]);
+    const float2 v = unpack_element<kElement>(y[i]);
+    sum = __fmaf_rn(u.x, v.x, sum);
+    sum = __fmaf_rn(u.y, v.y, sum);
+  }
+  return sum;
+}
+
+// LSE and delta of row `row` of a tile, row `sequence_row` of its tensors; `product` is its
+// rowsum(dO o O). A row without keys has P = 0 by its LSE, whatever its O holds.
+ROWMAX_DEVICE void store_stats(const RowStatsParams& params, const QueryTile& at, int row,
+                               int sequence_row, bool inside, float product, float* stats) {
+  float lse = ptx::kInfinity;
+  float delta = 0.f;
+  if (inside) {
+    const auto offset = [&](const RowOutput& rows) {
+      return at.batch * rows.batch + at.head * rows.head + sequence_row * rows.seq;
+    };
+    const float natural = static_cast<const float*>(params.lse.data)[offset(params.lse)];
+    if (natural != -ptx::kInfinity) {
+      lse = natural * ptx::kLog2E;
+      delta = product;
+      if (params.dlse.data != nullptr) {
+        delta -= static_cast<const float*>(params.dlse.data)[offset(params.dlse)];
+      }
+    }
+  }
+  stats[row] = lse;
+  stats[params.tiles.tile_q + row] = delta;
+}
+
+// dQ's sum of a tile becomes 0, its turn that of the first key tile that visits it.
+ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, const tile::Extent& extent, int number,
+                              int row) {
+  const int thread = threadIdx.x;
+  const int floats = params.tiles.tile_q * params.tiles.columns;
+  float4* sum = reinterpret_cast<float4*>(params.dq_sum + int64_t{number} * floats);
+#pragma unroll 4
+  for (int i = thread; i < floats / 4; i += kHelperThreads) {
+    sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+  if (thread < kTurnWarps) {
+    const RowBand band = resolve_band(params.band, extent.q_len, extent.k_len);
+    params.turns[int64_t{number} * kTurnWarps + thread] = first_visitor(band, row, params.tile_k);
+  }
+}
+
+template <Element kElement>
+__global__ void __launch_bounds__(kHelperThreads)
+    row_stats_kernel(const __grid_constant__ RowStatsParams params) {
+  const int thread = threadIdx.x;
+  const int number = blockIdx.x;
+  if (number == 0 && thread == 0) {
+    *params.ticket = 0;
+  }
+  if (number >= params.tiles.count) {
+    return;
+  }
+  const QueryTile at = query_tile(params.tiles, number);
+  const tile::Extent extent = tile::extent(params.lengths, at.batch);
+  if (params.dq_sum != nullptr) {
+    clear_sums(params, extent, number, at.row);
+  }
+  const int tile_q = params.tiles.tile_q;
+  const int lane = thread & (params.lanes - 1);
+  const bool reads = lane * 8 < params.head_dim_v;
+  const auto first = [&](const RowOutput& rows) {
+    return static_cast<const uint16_t*>(rows.data) + at.batch * rows.batch + at.head * rows.head +
+           int64_t{extent.q_begin + at.row} * rows.seq + lane * 8;
+  };
+  const uint16_t* out = first(params.out);
+  const uint16_t* dout = first(params.dout);
+  float* stats = params.stats + int64_t{number} * 2 * tile_q;
+  constexpr int kRows = 4;  // of a thread at a time
+  const int stride = kHelperThreads / params.lanes;
+#pragma unroll 1
+  for (int begin = thread / params.lanes; begin < tile_q; begin += kRows * stride) {
+    uint4 a[kRows];
+    uint4 b[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = begin + i * stride;
+      a[i] = b[i] = make_uint4(0, 0, 0, 0);
+      if (reads && row < tile_q && at.row + row < extent.q_len) {
+        a[i] = __ldg(reinterpret_cast<const uint4*>(out + row * params.out.seq));
+        b[i] = __ldg(reinterpret_cast<const uint4*>(dout + row * params.dout.seq));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = begin + i * stride;
+      float sum = dot_8<kElement>(a[i], b[i]);
+      for (int distance = 1; distance < params.lanes; distance *= 2) {
+        sum += __shfl_xor_sync(ptx::kFullWarp, sum, distance);
+      }
+      if (lane == 0 && row < tile_q) {
+        store_stats(params, at, row, extent.q_begin + at.row + row, at.row + row < extent.q_len,
+                    sum, stats);
+      }
+    }
+  }
+}
+
+}  // namespace rowmax::cuda::sm90

@@ -1,0 +1,87 @@
+#include "backend/cuda/sm90/backward/supports.h"
+
+#include <algorithm>
+#include <string>
+
+#include "backend/cuda/sm90/limits.h"
+#include "backend/cuda/sm90/panels.h"
+
+namespace rowmax::cuda::sm90 {
+namespace {
+
+// What the kernel has no code for yet.
+Status check_features(const AttentionProblem& problem) {
+  const ScoreOptions& score = problem.score;
+  const Storage& storage = problem.storage;
+  const struct {
+    bool wanted;
+    const char* reason;
+  } features[] = {
+      {storage.query == Source::kRagged || storage.key == Source::kRagged,
+       "ragged batches are not implemented on this kernel"},
+      {storage.seqused_q, "used query lengths are not implemented on this kernel"},
+      {score.sinks, "has no sinks"},
+      {score.softcap != 0.0, "has no softcap"},
+      {score.alibi, "has no ALiBi"},
+      {problem.effective_scale() < kSmallestScale, "needs a positive scale"},
+  };
+  for (const auto& feature : features) {
+    if (feature.wanted) {
+      return Status::unsupported(feature.reason);
+    }
+  }
+  if (problem.out_dtype != problem.dtype) {
+    return Status::unsupported(std::string("reads O in ") + to_string(problem.dtype) +
+                               ", out_dtype is " + to_string(problem.out_dtype));
+  }
+  return {};
+}
+
+Status check_head_dims(const Sizes& sizes, const KernelConfig& config) {
+  for (const auto& [name, value] :
+       {std::pair("head_dim", sizes.head_dim), std::pair("head_dim_v", sizes.head_dim_v)}) {
+    if (value != config.head_dim) {
+      return Status::unsupported(std::string(name) + " is " + std::to_string(value) +
+                                 ", this kernel's is " + std::to_string(config.head_dim));
+    }
+  }
+  return {};
+}
+
+double tiles_of(int64_t batch, int64_t heads, int64_t length, int tile) {
+  return static_cast<double>(batch) * static_cast<double>(heads) *
+         static_cast<double>((length + tile - 1) / tile);
+}
+
+}  // namespace
+
+Status supports_backward(const AttentionProblem& problem, const KernelConfig& config) {
+  if (problem.op != Op::kBackward) {
+    return Status::unsupported("computes backward only");
+  }
+  if (Status status = check_operands(problem, config); !status.ok()) {
+    return status;
+  }
+  const Sizes& sizes = problem.sizes;
+  if (Status status = check_head_dims(sizes, config); !status.ok()) {
+    return status;
+  }
+  if (Status status = check_score(problem); !status.ok()) {
+    return status;
+  }
+  if (Status status = check_features(problem); !status.ok()) {
+    return status;
+  }
+  return check_sizes(
+      problem, std::max(tiles_of(sizes.batch, sizes.heads_q, sizes.seqlen_q, config.tile_q),
+                        tiles_of(sizes.batch, sizes.heads_kv, sizes.seqlen_k, config.tile_k)));
+}
+
+Status supports_helper(const AttentionProblem& problem, const KernelConfig& config) {
+  if (problem.op != Op::kBackward) {
+    return Status::unsupported("a step of backward only");
+  }
+  return check_operands(problem, config);
+}
+
+}  // namespace rowmax::cuda::sm90

@@ -1,0 +1,135 @@
+// Visits of the sm90 backward kernel: every visible pair is computed, and the turns at every tile
+// of dQ pass from its first key tile to its last without a gap, in the order in which tiles start.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "backend/cuda/sm90/backward/config.h"
+#include "backend/cuda/sm90/backward/visits.h"
+#include "backend/cuda/sm90/tile_order.h"
+
+namespace rowmax::test {
+namespace {
+
+using cuda::sm90::AddOrder;
+using cuda::sm90::BackwardConfig;
+using cuda::sm90::Element;
+using cuda::sm90::first_visitor;
+using cuda::sm90::TileRange;
+using cuda::sm90::visited_tiles;
+
+struct NamedRow {
+  const char* name;
+  BackwardConfig config;
+};
+
+#define ROWMAX_INSTANCE(name, ...) NamedRow{#name, BackwardConfig{__VA_ARGS__}},
+const NamedRow kRows[] = {
+#include "backend/cuda/sm90/backward/instances.def"
+};
+#undef ROWMAX_INSTANCE
+
+TEST(CudaVisits, RowsFitTheirMultiprocessor) {
+  for (const NamedRow& row : kRows) {
+    EXPECT_TRUE(cuda::sm90::is_valid(row.config)) << row.name;
+  }
+}
+
+struct Shape {
+  RowBand band;
+  int q_len;
+  int k_len;
+  int tile_q;
+  int tile_k;
+};
+
+Shape random_shape(std::mt19937& random) {
+  const auto below = [&random](int n) { return static_cast<int>(random() % n); };
+  Shape shape;
+  shape.q_len = below(900);
+  shape.k_len = below(900);
+  shape.tile_q = below(2) == 0 ? 64 : 128;
+  shape.tile_k = 128;
+  BandArgs band;
+  band.has_left = below(2) == 0;
+  band.has_right = below(2) == 0;
+  band.left = below(600) - 200;
+  band.right = below(600) - 200;
+  band.top_left = below(3) == 0;
+  shape.band = resolve_band(band, shape.q_len, shape.k_len);
+  return shape;
+}
+
+std::vector<TileRange> visits_of(const Shape& shape) {
+  std::vector<TileRange> visits;
+  for (int key = 0; key < shape.k_len; key += shape.tile_k) {
+    const int end = std::min(key + shape.tile_k, shape.k_len);
+    visits.push_back(visited_tiles(shape.band, key, end, shape.q_len, shape.tile_q));
+  }
+  return visits;
+}
+
+bool visits(const TileRange& range, int tile) { return range.begin <= tile && tile < range.end; }
+
+TEST(CudaVisits, EveryVisiblePairIsVisited) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 400; ++round) {
+    const Shape shape = random_shape(random);
+    const std::vector<TileRange> ranges = visits_of(shape);
+    for (const TileRange& range : ranges) {
+      ASSERT_LE(0, range.begin);
+      ASSERT_LE(range.begin, range.end);
+      ASSERT_LE(range.end, (shape.q_len + shape.tile_q - 1) / shape.tile_q);
+    }
+    for (int row = 0; row < shape.q_len; ++row) {
+      const KeyRange keys = row_keys(shape.band, row, shape.k_len);
+      for (int64_t key = keys.begin; key < keys.end; key += 1) {
+        ASSERT_TRUE(visits(ranges[static_cast<size_t>(key) / 128], row / shape.tile_q))
+            << "row " << row << ", key " << key;
+      }
+    }
+  }
+}
+
+TEST(CudaVisits, TurnsPassFromTheFirstVisitorOnWithoutAGap) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 4000; ++round) {
+    const Shape shape = random_shape(random);
+    const std::vector<TileRange> ranges = visits_of(shape);
+    for (int tile = 0; tile * shape.tile_q < shape.q_len; ++tile) {
+      int turn = first_visitor(shape.band, tile * shape.tile_q, shape.tile_k);
+      for (int number = 0; number < static_cast<int>(ranges.size()); ++number) {
+        if (visits(ranges[static_cast<size_t>(number)], tile)) {
+          ASSERT_EQ(turn, number) << "query tile " << tile << " of " << shape.q_len << " x "
+                                  << shape.k_len;
+          ++turn;
+        }
+      }
+    }
+  }
+}
+
+// Whoever waits for the turn of a lower number waits for a tile with an earlier ticket.
+TEST(CudaVisits, TilesOfAHeadStartInTheOrderOfTheirNumbers) {
+  for (const int units : {1, 3, 8, 37}) {
+    for (const int blocks : {1, 2, 7}) {
+      for (const int section : {1, 2, 4}) {
+        if (section > units) {
+          continue;
+        }
+        const auto sections = cuda::sm90::make_sections<int>(units, blocks, section,
+                                                             [](int number) { return number; });
+        std::vector<int> next(static_cast<size_t>(units));
+        for (int index = 0; index < units * blocks; ++index) {
+          const auto at = cuda::sm90::place_by_length(index, sections);
+          ASSERT_EQ(blocks - 1 - at.block, next[static_cast<size_t>(at.unit)]++);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rowmax::test
