@@ -25,7 +25,7 @@ ROWMAX_DEVICE void zero_rows(uint32_t tile, int first) {
   const int bytes = (kRows - first) * kPanelRowBytes;
 #pragma unroll 1
   for (int panel = 0; panel < kPanelCount; ++panel) {
-    const uint32_t start = tile + (panel * kRows + first) * kPanelRowBytes;
+    const uint32_t start = tile + panel * (kRows * kPanelRowBytes) + first * kPanelRowBytes;
 #pragma unroll 1
     for (int offset = (threadIdx.x % 32) * 16; offset < bytes; offset += 32 * 16) {
       ptx::store_shared_zero_16(start + offset);

@@ -57,6 +57,7 @@ ROWMAX_DEVICE void store_gradient_rows(const KeyTile& keys, uint32_t tile, int w
                               (((chunk & 7) ^ (row & 7)) * 16));
     }
   }
+  ptx::fence_proxy_async();  // the copy engine will write here
 }
 
 }  // namespace rowmax::cuda::sm90
