@@ -28,8 +28,9 @@ ROWMAX_FORCE_INLINE int64_t row_stats_index(int64_t rows, int64_t head, int64_t 
   return head * rows + row;
 }
 
-// The regions of a GPU's backward hold whole tiles: Schedule::query_tiles of them, in the order of
-// (batch, query head, tile of its rows). Columns are padded to the head dim of the kernel's row.
+// The regions of a GPU's backward hold whole tiles, Schedule::query_tiles of them: in the order of
+// (batch, query head, tile of its rows), of ragged queries (query head, tile), where those of batch
+// element b start at q_begin / tile_q + b. Columns are padded to the head dim of the kernel's row.
 //   kRowStats:   (tiles, 2, tile_q) fp32: LSE * log2(e) as above, then delta - dLSE; rows past the
 //                sequence's end are rows without keys
 //   kDqPartials: (tiles, tile_q, head_dim) fp32, the sum over the keys so far, in the order of the

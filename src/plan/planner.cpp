@@ -161,11 +161,12 @@ Result<PlanData> build_steps(const Request& request, const Candidate& main,
           return Status::unsupported(fmt::format("{}: {}", entry->config.name, status.message()));
         }
       }
-      data.steps.push_back({entry,
-                            is_gpu(request.device)
-                                ? plan::cuda_helper_schedule(entry->config, schedule)
-                                : plan::helper_schedule(request.problem, entry->config, schedule),
-                            0});
+      data.steps.push_back(
+          {entry,
+           is_gpu(request.device)
+               ? plan::cuda_helper_schedule(request.problem, entry->config, schedule)
+               : plan::helper_schedule(request.problem, entry->config, schedule),
+           0});
     }
     return {};
   };

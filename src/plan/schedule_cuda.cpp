@@ -58,7 +58,9 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
   schedule.tile_q = config.tile_q;
   schedule.tile_k = config.tile_k;
   if (config.step == StepKind::kBackward) {
-    schedule.query_tiles = s.batch * s.heads_q * ceil_div(s.seqlen_q, config.tile_q);
+    const bool ragged = problem.storage.query == Source::kRagged;
+    schedule.query_tiles = s.heads_q * (ragged ? problem.storage.total_q / config.tile_q + s.batch
+                                               : s.batch * ceil_div(s.seqlen_q, config.tile_q));
     schedule.columns = config.head_dim;
     schedule.items = s.batch * s.heads_kv * ceil_div(s.seqlen_k, config.tile_k);
     return schedule;
@@ -69,11 +71,13 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
   return schedule;
 }
 
-Schedule cuda_helper_schedule(const KernelConfig& config, const Schedule& main) {
+Schedule cuda_helper_schedule(const AttentionProblem& problem, const KernelConfig& config,
+                              const Schedule& main) {
+  const Sizes& s = problem.sizes;
   Schedule schedule = main;
   // Row statistics prepare the ticket of the main step even where there are no rows.
   const int64_t least = config.step == StepKind::kRowStats ? 1 : 0;
-  schedule.items = std::max(main.query_tiles, least);
+  schedule.items = std::max(s.batch * s.heads_q * ceil_div(s.seqlen_q, main.tile_q), least);
   return schedule;
 }
 

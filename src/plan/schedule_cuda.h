@@ -35,6 +35,7 @@ int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config
 Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config);
 
 // The schedule of a step beside a backward main step: its items are the query tiles.
-Schedule cuda_helper_schedule(const KernelConfig& config, const Schedule& main);
+Schedule cuda_helper_schedule(const AttentionProblem& problem, const KernelConfig& config,
+                              const Schedule& main);
 
 }  // namespace rowmax::plan

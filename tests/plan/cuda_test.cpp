@@ -71,6 +71,7 @@ std::vector<std::string> served_lines() {
       "b2 h2 s900 d64 window=50,3 grads=dq",
       "b2 hq6 hkv3 sq500 sk700 d128 used_k causal topleft",
       "b2 h2 s300 d128 scale=0.1 dlse",
+      "b3 hq4 hkv2 sq90 sk50 d64 ragged_q=210 ragged_k=120 used_q used_k causal",
       "b0 h1 s8 d64",
       "b2 h1 sq0 sk8 d128",
       "b2 h1 sq8 sk0 d128 causal",
@@ -165,8 +166,6 @@ TEST(Cuda, DeclinesByName) {
       {"backward bf16 s64 d64 dropout=0.1", "dropout"},
       {"backward bf16 s64 d64 mask=bhrc", "mask"},
       {"backward bf16 s64 d64 out=f32", "out_dtype"},
-      {"backward bf16 s64 d64 used_q", "used query lengths"},
-      {"backward bf16 b2 s64 d64 ragged_q=90 ragged_k=90", "ragged"},
   };
   for (const auto& c : cases) {
     const Result<Plan> plan = plan_of(c.line);

@@ -9,6 +9,7 @@
 #include "backend/cuda/sm90/backward/config.h"
 #include "backend/cuda/sm90/backward/visits.h"
 #include "backend/cuda/sm90/tile_order.h"
+#include "backend/cuda/tile/lengths.cuh"
 
 namespace rowmax::test {
 namespace {
@@ -19,6 +20,7 @@ using cuda::sm90::Element;
 using cuda::sm90::first_visitor;
 using cuda::sm90::TileRange;
 using cuda::sm90::visited_tiles;
+namespace tile = cuda::tile;
 
 struct NamedRow {
   const char* name;
@@ -98,12 +100,13 @@ TEST(CudaVisits, TurnsPassFromTheFirstVisitorOnWithoutAGap) {
   for (int round = 0; round < 4000; ++round) {
     const Shape shape = random_shape(random);
     const std::vector<TileRange> ranges = visits_of(shape);
-    for (int tile = 0; tile * shape.tile_q < shape.q_len; ++tile) {
-      int turn = first_visitor(shape.band, tile * shape.tile_q, shape.tile_k);
-      for (int number = 0; number < static_cast<int>(ranges.size()); ++number) {
-        if (visits(ranges[static_cast<size_t>(number)], tile)) {
-          ASSERT_EQ(turn, number) << "query tile " << tile << " of " << shape.q_len << " x "
-                                  << shape.k_len;
+    for (int number = 0; number * shape.tile_q < shape.q_len; ++number) {
+      const int begin = tile::saturate_offset(shape.band.has_lo ? shape.band.lo : -kBandLimit);
+      int turn = first_visitor(begin, number * shape.tile_q, shape.tile_k);
+      for (int keys = 0; keys < static_cast<int>(ranges.size()); ++keys) {
+        if (visits(ranges[static_cast<size_t>(keys)], number)) {
+          ASSERT_EQ(turn, keys) << "query tile " << number << " of " << shape.q_len << " x "
+                                << shape.k_len;
           ++turn;
         }
       }

@@ -24,12 +24,13 @@ ROWMAX_DEVICE int ld_acquire(const int* address) {
   return v;
 }
 
-ROWMAX_DEVICE void st_relaxed(int* address, int v) {
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+// The larger of *address and v to address.
+ROWMAX_DEVICE void red_max_relaxed(int* address, int v) {
+  asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }
 
-ROWMAX_DEVICE void st_release(int* address, int v) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+ROWMAX_DEVICE void red_max_release(int* address, int v) {
+  asm volatile("red.release.gpu.global.max.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }
 
 ROWMAX_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

@@ -37,7 +37,7 @@ Status enqueue_tiles(const KernelLaunch& launch, const CompiledKernel& kernel, P
     return status;
   }
   Grid grid;
-  grid.x = std::max(1, params.tiles.count);
+  grid.x = std::max(1, params.grid.count);
   grid.threads = kHelperThreads;
   void* arguments[] = {&params};
   return launch_kernel(kernel, device, grid, launch.stream, arguments);

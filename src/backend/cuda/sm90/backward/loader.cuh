@@ -17,7 +17,6 @@ class Loader {
   // Key tile number `count` of this CTA.
   ROWMAX_DEVICE void start(const KeyTile& tile, uint32_t count) {
     walk_.start(tile, params_.group);
-    left_ = tile.steps;
     ptx::mbarrier_wait(shared_.barrier(kKeysEmpty), (count & 1) ^ 1);
     const bool zero = tile.store_rows != 0;
     const uint32_t full = shared_.barrier(kKeysFull);
@@ -42,12 +41,11 @@ class Loader {
     }
   }
 
-  // Loads up to step `end` of the tile, as far as there are steps.
-  ROWMAX_DEVICE void load_to(const KeyTile& tile, int end) {
+  // Loads the tile's steps until `end` steps of this CTA are loaded.
+  ROWMAX_DEVICE void load_to(const KeyTile& tile, uint32_t end) {
 #pragma unroll 1
-    while (left_ > 0 && tile.steps - left_ < end) {
+    while (loads_ != end) {
       load(tile);
-      --left_;
     }
   }
 
@@ -94,7 +92,7 @@ class Loader {
       ptx::mbarrier_arrive_expect_tx(arrived, 2 * T::kQueryBytes + T::kStatsBytes);
       const int seq = tile.q_begin + row;
       const int64_t number =
-          (int64_t{tile.batch} * params_.heads_q + walk_.head) * params_.query_tiles + walk_.tile;
+          tile.first_query_tile + walk_.head * params_.query_tiles.head_step + walk_.tile;
       load_panels<T::kPanels>(
           shared_.q(stage), T::kQueryPanelBytes, &params_.q, arrived,
           {0, walk_.head * params_.q_steps.head, seq, tile.batch * params_.q_steps.batch},
@@ -118,7 +116,6 @@ class Loader {
   const BackwardParams& params_;
   const BackwardMap<Row>& shared_;
   StepWalk walk_;
-  int left_ = 0;         // steps of the tile that are not loaded
   uint32_t loads_ = 0;   // steps loaded by this CTA
   uint32_t zeroed_ = 0;  // tiles with rows past their sequence
 };

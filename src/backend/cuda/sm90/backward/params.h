@@ -10,12 +10,25 @@
 
 namespace rowmax::cuda::sm90 {
 
-// Tiles of dQ and of row statistics: see kernel_api/layout.h.
+// Numbers of tiles of dQ and of row statistics: see kernel_api/layout.h. Tile `tile` of query head
+// `head` has number first_query_tile() + head * head_step + tile.
 struct QueryTiles {
-  Divider per_head = {};   // tiles of a query head, an upper bound
+  int head_step = 0;
+  int batch_step = 0;
+  int ragged = 0;
+  int tile_q = 0;
+};
+
+ROWMAX_FORCE_INLINE int first_query_tile(const QueryTiles& tiles, int batch, int q_begin) {
+  return batch * tiles.batch_step + (tiles.ragged ? q_begin / tiles.tile_q : 0);
+}
+
+// The same tiles, one CTA each, counted with the upper bounds of the lengths.
+struct QueryGrid {
+  QueryTiles tiles;
+  Divider per_head = {};   // tiles of a query head
   Divider per_batch = {};  // query heads
   int count = 0;
-  int tile_q = 0;
   int columns = 0;  // of a tile of dQ
 };
 
@@ -33,9 +46,8 @@ struct BackwardParams {
   Divider units_per_batch = {};     // kv heads
   Sections<Divider> sections = {};  // banded
   int group = 1;                    // query heads of a kv head
-  int heads_q = 0;
-  int query_tiles = 0;  // of a query head, an upper bound
-  int head_dim = 0;     // of the problem
+  QueryTiles query_tiles;
+  int head_dim = 0;  // of the problem
   float scale = 0;
   float exponent_scale = 0;  // scale * log2(e)
   const float* stats = nullptr;
@@ -53,16 +65,14 @@ struct BackwardParams {
 };
 
 struct RowStatsParams {
-  QueryTiles tiles;
+  QueryGrid grid;
   tile::LengthArgs lengths;
-  BandArgs band;
   RowOutput out;
   RowOutput dout;
   RowOutput lse;
   RowOutput dlse;  // null data: zero
   int head_dim_v = 0;
   int lanes = 0;  // threads of a row, a power of two
-  int tile_k = 0;
   float* stats = nullptr;
   float* dq_sum = nullptr;
   int* turns = nullptr;
@@ -70,7 +80,7 @@ struct RowStatsParams {
 };
 
 struct ReduceParams {
-  QueryTiles tiles;
+  QueryGrid grid;
   tile::LengthArgs lengths;
   RowOutput dq;
   int head_dim = 0;

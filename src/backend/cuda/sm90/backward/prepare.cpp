@@ -19,16 +19,29 @@ T* region(const KernelLaunch& launch, Region which) {
 int* ticket(const KernelLaunch& launch) { return reinterpret_cast<int*>(launch.next_item); }
 
 QueryTiles query_tiles(const KernelLaunch& launch) {
-  const ShapeArgs& shape = launch.args->shape;
+  const AttentionArgs& args = *launch.args;
+  const ShapeArgs& shape = args.shape;
   const Schedule& schedule = launch.schedule;
+  const int64_t per_head = ceil_div(shape.seqlen_q, schedule.tile_q);
   QueryTiles tiles;
-  tiles.per_head = make_divider(
-      static_cast<int>(std::max<int64_t>(1, ceil_div(shape.seqlen_q, schedule.tile_q))));
-  tiles.per_batch = make_divider(static_cast<int>(std::max<int64_t>(1, shape.heads_q)));
-  tiles.count = static_cast<int>(schedule.query_tiles);
+  tiles.ragged = args.sequence.cu_q.data != nullptr;
   tiles.tile_q = static_cast<int>(schedule.tile_q);
-  tiles.columns = static_cast<int>(schedule.columns);
+  tiles.head_step = static_cast<int>(
+      tiles.ragged ? schedule.query_tiles / std::max<int64_t>(1, shape.heads_q) : per_head);
+  tiles.batch_step = static_cast<int>(tiles.ragged ? 1 : per_head * shape.heads_q);
   return tiles;
+}
+
+QueryGrid query_grid(const KernelLaunch& launch) {
+  const ShapeArgs& shape = launch.args->shape;
+  const int64_t per_head = ceil_div(shape.seqlen_q, launch.schedule.tile_q);
+  QueryGrid grid;
+  grid.tiles = query_tiles(launch);
+  grid.per_head = make_divider(static_cast<int>(std::max<int64_t>(1, per_head)));
+  grid.per_batch = make_divider(static_cast<int>(std::max<int64_t>(1, shape.heads_q)));
+  grid.count = static_cast<int>(shape.batch * shape.heads_q * per_head);
+  grid.columns = static_cast<int>(launch.schedule.columns);
+  return grid;
 }
 
 // Key tiles in ascending order inside a head. Banded: the longest of several heads side by side, as
@@ -111,8 +124,7 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
   set_order(launch, config, params);
   params.lengths = length_args(args);
   params.band = score.band;
-  params.heads_q = static_cast<int>(args.shape.heads_q);
-  params.query_tiles = static_cast<int>(ceil_div(args.shape.seqlen_q, config.tile_q));
+  params.query_tiles = query_tiles(launch);
   params.head_dim = static_cast<int>(args.shape.head_dim);
   params.scale = static_cast<float>(score.scale);
   params.exponent_scale = static_cast<float>(score.scale * kLog2E);
@@ -129,9 +141,8 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
 RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   const AttentionArgs& args = *launch.args;
   RowStatsParams params;
-  params.tiles = query_tiles(launch);
+  params.grid = query_grid(launch);
   params.lengths = length_args(args);
-  params.band = args.score.band;
   params.out = rows_of(args.out);
   params.dout = rows_of(args.grad.dout);
   params.lse = rows_of(args.lse);
@@ -141,7 +152,6 @@ RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   while (params.lanes * 8 < params.head_dim_v) {
     params.lanes *= 2;
   }
-  params.tile_k = static_cast<int>(launch.schedule.tile_k);
   params.stats = region<float>(launch, Region::kRowStats);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.turns = region<int>(launch, Region::kTurns);
@@ -152,7 +162,7 @@ RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
 ReduceParams prepare_reduce(const KernelLaunch& launch) {
   const AttentionArgs& args = *launch.args;
   ReduceParams params;
-  params.tiles = query_tiles(launch);
+  params.grid = query_grid(launch);
   params.lengths = length_args(args);
   params.dq = rows_of(args.grad.dq);
   params.head_dim = static_cast<int>(args.shape.head_dim);

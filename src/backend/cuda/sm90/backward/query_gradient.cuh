@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/cuda/ptx/global.cuh"
+#include "backend/cuda/ptx/opaque.cuh"
 #include "backend/cuda/sm90/backward/loader.cuh"
 #include "kernel_api/layout.h"
 
@@ -27,7 +28,7 @@ class QueryGradient {
       KeyTile& slot = shared_.tiles[ring_index<kKeyTileSlots>(count)];
       const uint32_t full = shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count));
       if (warp_ == 0 && lane() == 0) {
-        next_key_tile<Row>(params_, slot);
+        next_key_tile<Row>(ptx::opaque_fields(params_), slot);
         ptx::mbarrier_arrive(full);
       }
       ptx::mbarrier_wait(full, ring_parity<kKeyTileSlots>(count));
@@ -37,18 +38,16 @@ class QueryGradient {
       }
       if (warp_ == 0) {
         loader_.start(slot, count);
-        loader_.load_to(slot, T::kStages);
       }
-      ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
-      run_steps(slot, steps);
+      run_steps(slot, steps, count);
       const int block = slot.block;  // the slot may be overwritten after the arrival
       if (lane() == 0) {
         ptx::mbarrier_arrive(shared_.barrier(kKeysRead));
-        if (T::kTurns && passed_ != nullptr) {
-          ptx::st_release(passed_, block + 1);
+        if (T::kTurns && passed_ >= 0) {
+          ptx::red_max_release(turn(passed_), block + 1);
         }
       }
-      passed_ = nullptr;
+      passed_ = -1;
     }
   }
 
@@ -63,17 +62,24 @@ class QueryGradient {
   static constexpr uint32_t kKeyPart = kPartsAreRows ? 0 : T::kKeyPanelBytes / 16;
 
   ROWMAX_DEVICE int lane() const { return threadIdx.x % 32; }
+  ROWMAX_DEVICE int* turn(int number) const {
+    return params_.turns + int64_t{number} * kTurnWarps + warp_;
+  }
 
-  ROWMAX_DEVICE void run_steps(const KeyTile& keys, int steps) {
+  ROWMAX_DEVICE void run_steps(const KeyTile& keys, int steps, uint32_t count) {
     StepWalk walk;
     walk.start(keys, params_.group);
 #pragma unroll 1
-    for (int i = 0; i < steps; ++i) {
-      // Loads never block the products: the stage of step i - 1 is freed before dS(i) can arrive.
+    for (int left = steps; left > 0; --left) {
+      // Loads never block the products: the stage of the step before is freed before this step's dS
+      // can arrive.
       if (warp_ == 0) {
-        loader_.load_to(keys, i + T::kStages);
+        loader_.load_to(keys, used_ + (left < T::kStages ? left : T::kStages));
       }
       __syncwarp();
+      if (left == steps) {
+        ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
+      }
       add_step(keys, walk);
       walk.next(keys);
     }
@@ -81,22 +87,27 @@ class QueryGradient {
 
   // Passes the turn of the step before and looks whether it is this one's, in the shadow of the
   // first product: one fence is the release of the one and the acquire of the other.
-  ROWMAX_DEVICE int exchange_turns(const int* turn, int block) {
+  ROWMAX_DEVICE int exchange_turns(int number, int block) {
     int seen = block;
     if (lane() == 0) {
-      seen = ptx::ld_relaxed(turn);
+      seen = ptx::ld_relaxed(turn(number));
       ptx::fence_acq_rel_gpu();
-      if (passed_ != nullptr) {
-        ptx::st_relaxed(passed_, block + 1);
+      if (passed_ >= 0) {
+        ptx::red_max_relaxed(turn(passed_), block + 1);
       }
     }
     __syncwarp();
     return seen;
   }
 
-  ROWMAX_DEVICE void wait_turn(const int* turn, int block, int seen) {
-    if (lane() == 0 && seen != block) {
-      while (ptx::ld_acquire(turn) != block) {
+  // The key tile that adds first.
+  ROWMAX_DEVICE int first_block(const KeyTile& keys, const StepWalk& walk) const {
+    return T::kBanded ? first_visitor(keys.band_begin, walk.tile * T::kTileQ, T::kTileK) : 0;
+  }
+
+  ROWMAX_DEVICE void wait_turn(int number, int block, int seen) {
+    if (lane() == 0 && seen < block) {
+      while (ptx::ld_acquire(turn(number)) < block) {
       }
     }
     __syncwarp();
@@ -104,10 +115,10 @@ class QueryGradient {
 
   // dQ of one step: A = dS, stored as [key][query], B = K, [key][column]: both MN-major.
   ROWMAX_DEVICE void add_step(const KeyTile& keys, const StepWalk& walk) {
-    const int64_t number =
-        (int64_t{keys.batch} * params_.heads_q + walk.head) * params_.query_tiles + walk.tile;
-    float* sum = params_.dq_sum + number * kTileFloats + warp_ * (kTileFloats / 4) + lane() * 4;
-    int* turn = params_.turns + number * kTurnWarps + warp_;
+    const int number =
+        keys.first_query_tile + walk.head * params_.query_tiles.head_step + walk.tile;
+    float* sum =
+        params_.dq_sum + int64_t{number} * kTileFloats + warp_ * (kTileFloats / 4) + lane() * 4;
     const bool wanted = params_.dq_sum != nullptr;
     const uint32_t buffer = ring_index<T::kDsBuffers>(used_);
     const uint64_t a = ptx::descriptor(
@@ -129,7 +140,10 @@ class QueryGradient {
       }
       ptx::wgmma_commit();
       if (T::kTurns && part == 0 && wanted) {
-        seen = exchange_turns(turn, keys.block);
+        seen = exchange_turns(number, keys.block);
+        if (keys.block == first_block(keys, walk)) {
+          seen = keys.block;  // nobody before it
+        }
       }
       ptx::wgmma_wait<0>();
       ptx::pin(acc);
@@ -138,7 +152,7 @@ class QueryGradient {
       }
       if (wanted) {
         if (T::kTurns && part == 0) {
-          wait_turn(turn, keys.block, seen);
+          wait_turn(number, keys.block, seen);
         }
 #pragma unroll
         for (int j = 0; j < kPartChunks; ++j) {
@@ -149,7 +163,7 @@ class QueryGradient {
     }
     if (T::kTurns && wanted) {
       __syncwarp();
-      passed_ = turn;
+      passed_ = number;
     }
   }
 
@@ -157,8 +171,8 @@ class QueryGradient {
   const BackwardMap<Row>& shared_;
   const int warp_;
   Loader<Row> loader_;
-  int* passed_ = nullptr;  // the turn to pass on for the step before
-  uint32_t used_ = 0;      // steps added by this CTA
+  int passed_ = -1;    // the query tile of the step before, whose turn is to be passed on
+  uint32_t used_ = 0;  // steps added by this CTA
 };
 
 }  // namespace rowmax::cuda::sm90

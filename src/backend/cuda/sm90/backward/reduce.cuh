@@ -18,13 +18,15 @@ ROWMAX_DEVICE uint32_t pack_element(float lo, float hi) {
 template <Element kElement>
 __global__ void __launch_bounds__(kHelperThreads)
     reduce_kernel(const __grid_constant__ ReduceParams params) {
-  const int number = blockIdx.x;
-  const int tile_q = params.tiles.tile_q;
-  const int chunks = params.tiles.columns / 8;
-  const QueryTile at = query_tile(params.tiles, number);
-  const tile::Extent extent = tile::extent(params.lengths, at.batch);
+  const int tile_q = params.grid.tiles.tile_q;
+  const int chunks = params.grid.columns / 8;
+  tile::Extent extent;
+  const QueryTile at = query_tile(params.grid, params.lengths, extent);
+  if (at.row >= extent.q_len) {
+    return;
+  }
   const float4* sum =
-      reinterpret_cast<const float4*>(params.dq_sum) + int64_t{number} * tile_q * chunks * 2;
+      reinterpret_cast<const float4*>(params.dq_sum) + at.number * tile_q * chunks * 2;
   uint16_t* out = static_cast<uint16_t*>(params.dq.data) + at.batch * params.dq.batch +
                   at.head * params.dq.head + int64_t{extent.q_begin + at.row} * params.dq.seq;
   const int chunks_of_warp = tile_q / 64 * chunks;

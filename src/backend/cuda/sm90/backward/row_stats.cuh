@@ -5,7 +5,6 @@
 #include "backend/cuda/ptx/math.cuh"
 #include "backend/cuda/sm90/backward/helper_kernels.h"
 #include "backend/cuda/sm90/backward/params.h"
-#include "backend/cuda/sm90/backward/visits.h"
 #include "kernel_api/layout.h"
 
 namespace rowmax::cuda::sm90 {
@@ -19,19 +18,25 @@ ROWMAX_DEVICE float2 unpack_element(uint32_t packed) {
   }
 }
 
-// A query tile by its number.
+// The query tile of a CTA.
 struct QueryTile {
   int batch;
   int head;
-  int row;  // its first, in the sequence
+  int row;         // its first, in the sequence
+  int64_t number;  // where its sums and statistics are
 };
 
-ROWMAX_DEVICE QueryTile query_tile(const QueryTiles& tiles, int number) {
+ROWMAX_DEVICE QueryTile query_tile(const QueryGrid& grid, const tile::LengthArgs& lengths,
+                                   tile::Extent& extent) {
   QueryTile at;
-  const int head = divide(number, tiles.per_head);  // over the batch
-  at.row = (number - head * tiles.per_head.value) * tiles.tile_q;
-  at.batch = divide(head, tiles.per_batch);
-  at.head = head - at.batch * tiles.per_batch.value;
+  const int head = divide(blockIdx.x, grid.per_head);  // over the batch
+  const int tile = static_cast<int>(blockIdx.x) - head * grid.per_head.value;
+  at.row = tile * grid.tiles.tile_q;
+  at.batch = divide(head, grid.per_batch);
+  at.head = head - at.batch * grid.per_batch.value;
+  extent = tile::extent(lengths, at.batch);
+  at.number = first_query_tile(grid.tiles, at.batch, extent.q_begin) +
+              at.head * grid.tiles.head_step + tile;
   return at;
 }
 
@@ -70,22 +75,20 @@ ROWMAX_DEVICE void store_stats(const RowStatsParams& params, const QueryTile& at
     }
   }
   stats[row] = lse;
-  stats[params.tiles.tile_q + row] = delta;
+  stats[params.grid.tiles.tile_q + row] = delta;
 }
 
-// dQ's sum of a tile becomes 0, its turn that of the first key tile that visits it.
-ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, const tile::Extent& extent, int number,
-                              int row) {
+// dQ's sum of a tile becomes 0, and so its turns.
+ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   const int thread = threadIdx.x;
-  const int floats = params.tiles.tile_q * params.tiles.columns;
-  float4* sum = reinterpret_cast<float4*>(params.dq_sum + int64_t{number} * floats);
+  const int floats = params.grid.tiles.tile_q * params.grid.columns;
+  float4* sum = reinterpret_cast<float4*>(params.dq_sum + number * floats);
 #pragma unroll 4
   for (int i = thread; i < floats / 4; i += kHelperThreads) {
     sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
   if (thread < kTurnWarps) {
-    const RowBand band = resolve_band(params.band, extent.q_len, extent.k_len);
-    params.turns[int64_t{number} * kTurnWarps + thread] = first_visitor(band, row, params.tile_k);
+    params.turns[number * kTurnWarps + thread] = 0;
   }
 }
 
@@ -93,19 +96,21 @@ template <Element kElement>
 __global__ void __launch_bounds__(kHelperThreads)
     row_stats_kernel(const __grid_constant__ RowStatsParams params) {
   const int thread = threadIdx.x;
-  const int number = blockIdx.x;
-  if (number == 0 && thread == 0) {
+  if (blockIdx.x == 0 && thread == 0) {
     *params.ticket = 0;
   }
-  if (number >= params.tiles.count) {
+  if (params.grid.count == 0) {
     return;
   }
-  const QueryTile at = query_tile(params.tiles, number);
-  const tile::Extent extent = tile::extent(params.lengths, at.batch);
-  if (params.dq_sum != nullptr) {
-    clear_sums(params, extent, number, at.row);
+  tile::Extent extent;
+  const QueryTile at = query_tile(params.grid, params.lengths, extent);
+  if (at.row >= extent.q_len) {
+    return;
   }
-  const int tile_q = params.tiles.tile_q;
+  if (params.dq_sum != nullptr) {
+    clear_sums(params, at.number);
+  }
+  const int tile_q = params.grid.tiles.tile_q;
   const int lane = thread & (params.lanes - 1);
   const bool reads = lane * 8 < params.head_dim_v;
   const auto first = [&](const RowOutput& rows) {
@@ -114,7 +119,7 @@ __global__ void __launch_bounds__(kHelperThreads)
   };
   const uint16_t* out = first(params.out);
   const uint16_t* dout = first(params.dout);
-  float* stats = params.stats + int64_t{number} * 2 * tile_q;
+  float* stats = params.stats + at.number * 2 * tile_q;
   constexpr int kRows = 4;  // of a thread at a time
   const int stride = kHelperThreads / params.lanes;
 #pragma unroll 1

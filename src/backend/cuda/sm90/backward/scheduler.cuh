@@ -37,6 +37,7 @@ ROWMAX_DEVICE bool decode_key_tile(const BackwardParams& params, const TilePlace
   tile.q_begin = extent.q_begin;
   tile.q_len = extent.q_len;
   tile.k_begin = extent.k_begin;
+  tile.first_query_tile = first_query_tile(params.query_tiles, at.batch, extent.q_begin);
   // The copy engine stops at the end of the tensor, which is the end of the sequence only when no
   // lengths are given.
   tile.store_rows = params.lengths.any && rows < T::kTileK;

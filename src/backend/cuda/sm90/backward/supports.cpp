@@ -12,14 +12,10 @@ namespace {
 // What the kernel has no code for yet.
 Status check_features(const AttentionProblem& problem) {
   const ScoreOptions& score = problem.score;
-  const Storage& storage = problem.storage;
   const struct {
     bool wanted;
     const char* reason;
   } features[] = {
-      {storage.query == Source::kRagged || storage.key == Source::kRagged,
-       "ragged batches are not implemented on this kernel"},
-      {storage.seqused_q, "used query lengths are not implemented on this kernel"},
       {score.sinks, "has no sinks"},
       {score.softcap != 0.0, "has no softcap"},
       {score.alibi, "has no ALiBi"},

@@ -102,7 +102,8 @@ struct KeyTile {
   int band_begin;  // row i sees keys [i + band_begin, i + band_end], saturated
   int band_end;
   int store_rows;  // 1: dK, dV are stored row by row, since a copy would write past the sequence
-  int reserved[2];
+  int first_query_tile;  // number of head 0's first
+  int reserved;
 };
 static_assert(sizeof(KeyTile) == kKeyTileBytes);
 

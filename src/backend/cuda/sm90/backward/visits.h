@@ -2,9 +2,11 @@
 // arithmetic, host and device: tests enumerate it on the CPU.
 //
 // Visits of a band: both ends of visited_tiles() grow with the key tile's number, so the key tiles
-// that visit one query tile follow each other without a gap. Each adds its part of dQ when its
-// number is up, and passes the turn to the next number. Key tiles are started in ascending order
-// inside a head, so none waits for one that has not started.
+// that visit one query tile follow each other without a gap. The first of them adds its part of dQ
+// at once, each other one when the turn has come to its number; then it raises the turn to the next
+// number. Key tiles are started in ascending order inside a head, so none waits for one that has
+// not started. Turns only rise: ragged sequences that overlap, which lengths on the device may be,
+// share turns and sums, and still nobody waits forever.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +35,11 @@ ROWMAX_FORCE_INLINE TileRange visited_tiles(const RowBand& band, int key_begin, 
           (static_cast<int>(rows.end) + tile_q - 1) / tile_q};
 }
 
-// The first key tile that visits the query tile whose first row is `row`, if any does.
-ROWMAX_FORCE_INLINE int first_visitor(const RowBand& band, int row, int tile_k) {
-  constexpr int64_t kNone = int64_t{1} << 30;
-  const int64_t key = band.has_lo ? row + band.lo : 0;
-  const int64_t tile = key > 0 ? key / tile_k : 0;
-  return static_cast<int>(tile < kNone ? tile : kNone);
+// The first key tile that visits the query tile whose first row is `row`, if any does. Row i sees
+// keys from i + band_begin on, which may be saturated.
+ROWMAX_FORCE_INLINE int first_visitor(int band_begin, int row, int tile_k) {
+  const int key = row + band_begin;
+  return key > 0 ? key / tile_k : 0;
 }
 
 }  // namespace rowmax::cuda::sm90
