@@ -33,6 +33,8 @@ size_t tile_region_bytes(Region region, const AttentionProblem& problem, const S
     case Region::kDqPartials:
       return problem.gradients.dq ? rows * static_cast<size_t>(schedule.columns) * sizeof(float)
                                   : 0;
+    case Region::kSinkPartials:
+      return problem.gradients.dsinks ? tiles * sizeof(double) : 0;
     case Region::kTurns:
       return problem.gradients.dq ? tiles * kTurnWarps * sizeof(int32_t) : 0;
     default:

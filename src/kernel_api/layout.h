@@ -35,6 +35,7 @@ ROWMAX_FORCE_INLINE int64_t row_stats_index(int64_t rows, int64_t head, int64_t 
 //                sequence's end are rows without keys
 //   kDqPartials: (tiles, tile_q, head_dim) fp32, the sum over the keys so far, in the order of the
 //                kernel's registers
+//   kSinkPartials: (tiles) fp64, dsink of its rows
 //   kTurns:      (tiles, kTurnWarps) int32, the key tile whose turn it is to add
 inline constexpr int kTurnWarps = 4;
 

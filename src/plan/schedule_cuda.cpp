@@ -62,7 +62,10 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
     schedule.query_tiles = s.heads_q * (ragged ? problem.storage.total_q / config.tile_q + s.batch
                                                : s.batch * ceil_div(s.seqlen_q, config.tile_q));
     schedule.columns = config.head_dim;
-    schedule.items = s.batch * s.heads_kv * ceil_div(s.seqlen_k, config.tile_k);
+    const Gradients& wanted = problem.gradients;
+    schedule.items = wanted.dq || wanted.dk || wanted.dv
+                         ? s.batch * s.heads_kv * ceil_div(s.seqlen_k, config.tile_k)
+                         : 0;  // dsinks alone
     return schedule;
   }
   schedule.pack = packed_heads(problem, config);
@@ -75,9 +78,13 @@ Schedule cuda_helper_schedule(const AttentionProblem& problem, const KernelConfi
                               const Schedule& main) {
   const Sizes& s = problem.sizes;
   Schedule schedule = main;
-  // Row statistics prepare the ticket of the main step even where there are no rows.
-  const int64_t least = config.step == StepKind::kRowStats ? 1 : 0;
-  schedule.items = std::max(s.batch * s.heads_q * ceil_div(s.seqlen_q, main.tile_q), least);
+  const int64_t tiles = s.batch * s.heads_q * ceil_div(s.seqlen_q, main.tile_q);
+  if (config.step == StepKind::kRowStats) {
+    schedule.items = std::max<int64_t>(tiles, 1);  // one prepares the ticket of the main step
+  } else {
+    const Gradients& wanted = problem.gradients;
+    schedule.items = (wanted.dq ? tiles : 0) + (wanted.dsinks ? s.heads_q : 0);
+  }
   return schedule;
 }
 

@@ -34,7 +34,8 @@ int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config
 // every batch element and kv head.
 Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config);
 
-// The schedule of a step beside a backward main step: its items are the query tiles.
+// The schedule of a step beside a backward main step: its items are the query tiles, of the last
+// one also the heads of dsinks.
 Schedule cuda_helper_schedule(const AttentionProblem& problem, const KernelConfig& config,
                               const Schedule& main);
 

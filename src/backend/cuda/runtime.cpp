@@ -143,6 +143,7 @@ Status check_devices(const KernelLaunch& launch, int device) {
                  {"dq", args.grad.dq.data},
                  {"dk", args.grad.dk.data},
                  {"dv", args.grad.dv.data},
+                 {"dsinks", args.grad.dsinks},
                  {"workspace", launch.next_item}};
   for (const auto& tensor : tensors) {
     if (Status status = check_device(tensor.name, tensor.data, device); !status.ok()) {
@@ -197,7 +198,9 @@ Result<DeviceInfo> device_info(int ordinal) {
 // A tensor that is written and has elements, if any does: it says which device works.
 const void* written(const AttentionArgs& args) {
   const GradientArgs& grad = args.grad;
-  for (const void* data : {grad.dq.data, grad.dk.data, grad.dv.data, args.out.data}) {
+  const void* const outputs[] = {grad.dq.data, grad.dk.data, grad.dv.data, grad.dsinks,
+                                 args.out.data};
+  for (const void* data : outputs) {
     if (data != nullptr) {
       return data;
     }

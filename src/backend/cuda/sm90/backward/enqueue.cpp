@@ -29,15 +29,17 @@ Status enqueue(const KernelLaunch& launch, const BackwardConfig& config,
   return launch_kernel(kernel, device, grid, launch.stream, arguments);
 }
 
-// A kernel of one CTA a query tile, at least one.
 template <class Params>
-Status enqueue_tiles(const KernelLaunch& launch, const CompiledKernel& kernel, Params params) {
+Status enqueue_helper(const KernelLaunch& launch, const CompiledKernel& kernel, Params params) {
   int device = 0;
+  if (params.ctas == 0) {
+    return {};
+  }
   if (Status status = current_device(kernel.name, device); !status.ok()) {
     return status;
   }
   Grid grid;
-  grid.x = std::max(1, params.grid.count);
+  grid.x = params.ctas;
   grid.threads = kHelperThreads;
   void* arguments[] = {&params};
   return launch_kernel(kernel, device, grid, launch.stream, arguments);
@@ -56,10 +58,10 @@ Status enqueue_tiles(const KernelLaunch& launch, const CompiledKernel& kernel, P
 #include "backend/cuda/sm90/backward/instances.def"
 #undef ROWMAX_INSTANCE
 
-#define ROWMAX_HELPER(name, step, element)                                                     \
-  Status enqueue_sm90_##name(const KernelLaunch& launch) {                                     \
-    return enqueue_tiles(launch, {"sm90_" #name, kernel_##step(Element::element), 0, nullptr}, \
-                         prepare_##step(launch));                                              \
+#define ROWMAX_HELPER(name, step, element)                                                      \
+  Status enqueue_sm90_##name(const KernelLaunch& launch) {                                      \
+    return enqueue_helper(launch, {"sm90_" #name, kernel_##step(Element::element), 0, nullptr}, \
+                          prepare_##step(launch));                                              \
   }
 #include "backend/cuda/sm90/backward/helpers.def"
 #undef ROWMAX_HELPER

@@ -71,12 +71,16 @@ struct RowStatsParams {
   RowOutput dout;
   RowOutput lse;
   RowOutput dlse;  // null data: zero
+  const float* sinks = nullptr;
+  int64_t sink_stride = 0;
   int head_dim_v = 0;
   int lanes = 0;  // threads of a row, a power of two
+  int ctas = 0;
   float* stats = nullptr;
   float* dq_sum = nullptr;
   int* turns = nullptr;
   int* ticket = nullptr;
+  double* sink_sums = nullptr;  // of a query tile; null: dsinks is not wanted
 };
 
 struct ReduceParams {
@@ -85,7 +89,13 @@ struct ReduceParams {
   RowOutput dq;
   int head_dim = 0;
   float scale = 0;
+  int batch = 0;
+  int dq_ctas = 0;  // the rest have a head of dsinks each
+  int ctas = 0;
   const float* dq_sum = nullptr;
+  const double* sink_sums = nullptr;
+  float* dsinks = nullptr;
+  int64_t dsink_stride = 0;
 };
 
 }  // namespace rowmax::cuda::sm90

@@ -156,6 +156,12 @@ RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.turns = region<int>(launch, Region::kTurns);
   params.ticket = ticket(launch);
+  params.ctas = std::max(1, params.grid.count);  // one zeroes the ticket
+  if (args.grad.dsinks != nullptr && args.score.sinks != nullptr) {
+    params.sinks = args.score.sinks;
+    params.sink_stride = args.score.sink_stride;
+    params.sink_sums = region<double>(launch, Region::kSinkPartials);
+  }
   return params;
 }
 
@@ -168,6 +174,15 @@ ReduceParams prepare_reduce(const KernelLaunch& launch) {
   params.head_dim = static_cast<int>(args.shape.head_dim);
   params.scale = static_cast<float>(args.score.scale);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
+  params.batch = static_cast<int>(args.shape.batch);
+  params.dq_ctas = args.grad.dq.data != nullptr ? params.grid.count : 0;
+  params.ctas = params.dq_ctas;
+  if (args.grad.dsinks != nullptr) {
+    params.sink_sums = region<double>(launch, Region::kSinkPartials);
+    params.dsinks = args.grad.dsinks;
+    params.dsink_stride = args.grad.dsink_stride;
+    params.ctas += static_cast<int>(args.shape.heads_q);
+  }
   return params;
 }
 

@@ -15,9 +15,25 @@ ROWMAX_DEVICE uint32_t pack_element(float lo, float hi) {
   }
 }
 
+// dsink of a head: its tiles of all batch elements.
+ROWMAX_DEVICE void reduce_sink(const ReduceParams& params, int head) {
+  const QueryTiles& tiles = params.grid.tiles;
+  double sum = 0.0;
+  for (int batch = 0; batch < params.batch; ++batch) {
+    const tile::Extent extent = tile::extent(params.lengths, batch);
+    const int first = first_query_tile(tiles, batch, extent.q_begin) + head * tiles.head_step;
+    for (int tile = threadIdx.x; tile * tiles.tile_q < extent.q_len; tile += kHelperThreads) {
+      sum += params.sink_sums[first + tile];
+    }
+  }
+  sum = sum_of_cta(sum);
+  if (threadIdx.x == 0) {
+    params.dsinks[head * params.dsink_stride] = static_cast<float>(sum);
+  }
+}
+
 template <Element kElement>
-__global__ void __launch_bounds__(kHelperThreads)
-    reduce_kernel(const __grid_constant__ ReduceParams params) {
+ROWMAX_DEVICE void reduce_dq(const ReduceParams& params) {
   const int tile_q = params.grid.tiles.tile_q;
   const int chunks = params.grid.columns / 8;
   tile::Extent extent;
@@ -59,6 +75,16 @@ __global__ void __launch_bounds__(kHelperThreads)
       *reinterpret_cast<uint4*>(out + (row + 8) * params.dq.seq + 8 * chunk) =
           make_uint4(lower[0], lower[1], lower[2], lower[3]);
     }
+  }
+}
+
+template <Element kElement>
+__global__ void __launch_bounds__(kHelperThreads)
+    reduce_kernel(const __grid_constant__ ReduceParams params) {
+  if (static_cast<int>(blockIdx.x) < params.dq_ctas) {
+    reduce_dq<kElement>(params);
+  } else {
+    reduce_sink(params, static_cast<int>(blockIdx.x) - params.dq_ctas);
   }
 }
 

@@ -56,11 +56,13 @@ ROWMAX_DEVICE float dot_8(const uint4& a, const uint4& b) {
 }
 
 // LSE and delta of row `row` of a tile, row `sequence_row` of its tensors; `product` is its
-// rowsum(dO o O). A row without keys has P = 0 by its LSE, whatever its O holds.
-ROWMAX_DEVICE void store_stats(const RowStatsParams& params, const QueryTile& at, int row,
-                               int sequence_row, bool inside, float product, float* stats) {
+// rowsum(dO o O). A row without keys has P = 0 by its LSE, whatever its O holds. Returns the row's
+// part of dsink, P of the sink times (dLSE - product).
+ROWMAX_DEVICE float store_stats(const RowStatsParams& params, const QueryTile& at, int row,
+                                int sequence_row, bool inside, float product, float* stats) {
   float lse = ptx::kInfinity;
   float delta = 0.f;
+  float dsink = 0.f;
   if (inside) {
     const auto offset = [&](const RowOutput& rows) {
       return at.batch * rows.batch + at.head * rows.head + sequence_row * rows.seq;
@@ -72,10 +74,35 @@ ROWMAX_DEVICE void store_stats(const RowStatsParams& params, const QueryTile& at
       if (params.dlse.data != nullptr) {
         delta -= static_cast<const float*>(params.dlse.data)[offset(params.dlse)];
       }
+      if (params.sink_sums != nullptr) {
+        const float sink = params.sinks[at.head * params.sink_stride];
+        dsink = -delta * (sink == natural ? 1.f : ptx::ex2((sink - natural) * ptx::kLog2E));
+      }
     }
   }
   stats[row] = lse;
   stats[params.grid.tiles.tile_q + row] = delta;
+  return dsink;
+}
+
+// The sum over the CTA, in a fixed order; thread 0 has it.
+ROWMAX_DEVICE double sum_of_cta(double value) {
+  __shared__ double sums[kHelperThreads / 32];
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    value += __shfl_xor_sync(ptx::kFullWarp, value, distance);
+  }
+  if (threadIdx.x % 32 == 0) {
+    sums[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    value = 0.0;
+    for (const double sum : sums) {
+      value += sum;
+    }
+  }
+  return value;
 }
 
 // dQ's sum of a tile becomes 0, and so its turns.
@@ -120,6 +147,7 @@ __global__ void __launch_bounds__(kHelperThreads)
   const uint16_t* out = first(params.out);
   const uint16_t* dout = first(params.dout);
   float* stats = params.stats + at.number * 2 * tile_q;
+  double dsink = 0.0;
   constexpr int kRows = 4;  // of a thread at a time
   const int stride = kHelperThreads / params.lanes;
 #pragma unroll 1
@@ -143,9 +171,15 @@ __global__ void __launch_bounds__(kHelperThreads)
         sum += __shfl_xor_sync(ptx::kFullWarp, sum, distance);
       }
       if (lane == 0 && row < tile_q) {
-        store_stats(params, at, row, extent.q_begin + at.row + row, at.row + row < extent.q_len,
-                    sum, stats);
+        dsink += store_stats(params, at, row, extent.q_begin + at.row + row,
+                             at.row + row < extent.q_len, sum, stats);
       }
+    }
+  }
+  if (params.sink_sums != nullptr) {
+    dsink = sum_of_cta(dsink);
+    if (thread == 0) {
+      params.sink_sums[at.number] = dsink;
     }
   }
 }

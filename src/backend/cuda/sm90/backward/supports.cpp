@@ -16,7 +16,6 @@ Status check_features(const AttentionProblem& problem) {
     bool wanted;
     const char* reason;
   } features[] = {
-      {score.sinks, "has no sinks"},
       {score.softcap != 0.0, "has no softcap"},
       {score.alibi, "has no ALiBi"},
       {problem.effective_scale() < kSmallestScale, "needs a positive scale"},
