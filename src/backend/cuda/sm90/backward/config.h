@@ -15,7 +15,7 @@ enum class AddOrder : int {
 
 struct BackwardConfig {
   Element element = Element::kBF16;
-  int head_dim = 0;  // of K and V
+  int head_dim = 0;  // largest of K and V
   int tile_q = 0;    // query rows of a step
   int tile_k = 128;  // keys of a CTA's tile, 64 a key warpgroup
   int stages = 3;    // Q and dO tiles in flight

@@ -215,32 +215,40 @@ class KeyGradients {
     }
   }
 
-  ROWMAX_DEVICE void store_one(const KeyTile& keys, float (&gradient)[T::kGradients], uint32_t tile,
-                               float factor, const RowOutput& output, const ptx::TensorMap* map,
-                               const MapSteps& steps) {
-    if (output.data == nullptr) {
+  // One of dK and dV: through the rows of `tile`, its maps and sizes.
+  struct Destination {
+    uint32_t tile;
+    const RowOutput& rows;
+    const ptx::TensorMap& map;
+    const MapSteps& steps;
+    int head_dim;
+  };
+
+  ROWMAX_DEVICE void store_one(const KeyTile& keys, float (&gradient)[T::kGradients], float factor,
+                               const Destination& to) {
+    if (to.rows.data == nullptr) {
       return;
     }
-    stage_gradient<Row>(gradient, tile, warpgroup_, factor);
+    stage_gradient<Row>(gradient, to.tile, warpgroup_, factor);
     if (keys.store_rows) {
-      store_gradient_rows<Row>(keys, tile, warpgroup_, output, params_.head_dim);
+      store_gradient_rows<Row>(keys, to.tile, warpgroup_, to.rows, to.head_dim);
       return;
     }
     ptx::fence_proxy_async();
     ptx::bar_sync(kKeyGroupBarrier + warpgroup_, 128);
     if (threadIdx.x % 128 == 0) {
-      copy_gradient<Row>(keys, tile, warpgroup_, map, steps);
+      copy_gradient<Row>(keys, to.tile, warpgroup_, &to.map, to.steps);
     }
   }
 
   // dV through this warpgroup's rows of V, dK through those of K once dQ is done with K.
   ROWMAX_DEVICE void store(const KeyTile& keys, uint32_t count) {
+    const BackwardParams& p = params_;
     // All warps of the warpgroup have read V and K.
     ptx::bar_sync(kKeyGroupBarrier + warpgroup_, 128);
-    store_one(keys, dv_, shared_.v(), 1.f, params_.dv_rows, &params_.dv, params_.dv_steps);
+    store_one(keys, dv_, 1.f, {shared_.v(), p.dv_rows, p.dv, p.dv_steps, p.head_dim_v});
     ptx::mbarrier_wait(shared_.barrier(kKeysRead), count & 1);
-    store_one(keys, dk_, shared_.k(), params_.scale, params_.dk_rows, &params_.dk,
-              params_.dk_steps);
+    store_one(keys, dk_, p.scale, {shared_.k(), p.dk_rows, p.dk, p.dk_steps, p.head_dim});
     // All warps are done with the tile, and the copies have read it.
     ptx::bar_sync(kKeyGroupBarrier + warpgroup_, 128);
     if (threadIdx.x % 128 == 0) {

@@ -48,6 +48,7 @@ struct BackwardParams {
   int group = 1;                    // query heads of a kv head
   QueryTiles query_tiles;
   int head_dim = 0;  // of the problem
+  int head_dim_v = 0;
   float scale = 0;
   float exponent_scale = 0;  // scale * log2(e)
   const float* stats = nullptr;

@@ -91,15 +91,19 @@ Status encode_maps(const AttentionArgs& args, const BackwardConfig& config,
                         ragged_k ? 1 : shape.batch,
                         1,
                         config.tile_k};
+  const auto of_v = [&](MapShape operand) {
+    operand.dim = shape.head_dim_v;
+    return operand;
+  };
   MapShape gradient = key;
   gradient.box_seq = 64;  // of one warpgroup
   const Operand operands[] = {
       {"q", args.q, query, params.q, params.q_steps},
-      {"dout", args.grad.dout, query, params.dout, params.dout_steps},
+      {"dout", args.grad.dout, of_v(query), params.dout, params.dout_steps},
       {"k", args.k, key, params.k, params.k_steps},
-      {"v", args.v, key, params.v, params.v_steps},
+      {"v", args.v, of_v(key), params.v, params.v_steps},
       {"dk", args.grad.dk, gradient, params.dk, params.dk_steps},
-      {"dv", args.grad.dv, gradient, params.dv, params.dv_steps},
+      {"dv", args.grad.dv, of_v(gradient), params.dv, params.dv_steps},
   };
   for (const Operand& operand : operands) {
     // Without rows, or not wanted: no copy is ever issued.
@@ -126,6 +130,7 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
   params.band = score.band;
   params.query_tiles = query_tiles(launch);
   params.head_dim = static_cast<int>(args.shape.head_dim);
+  params.head_dim_v = static_cast<int>(args.shape.head_dim_v);
   params.scale = static_cast<float>(score.scale);
   params.exponent_scale = static_cast<float>(score.scale * kLog2E);
   params.stats = region<float>(launch, Region::kRowStats);

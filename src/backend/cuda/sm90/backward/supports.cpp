@@ -32,17 +32,6 @@ Status check_features(const AttentionProblem& problem) {
   return {};
 }
 
-Status check_head_dims(const Sizes& sizes, const KernelConfig& config) {
-  for (const auto& [name, value] :
-       {std::pair("head_dim", sizes.head_dim), std::pair("head_dim_v", sizes.head_dim_v)}) {
-    if (value != config.head_dim) {
-      return Status::unsupported(std::string(name) + " is " + std::to_string(value) +
-                                 ", this kernel's is " + std::to_string(config.head_dim));
-    }
-  }
-  return {};
-}
-
 double tiles_of(int64_t batch, int64_t heads, int64_t length, int tile) {
   return static_cast<double>(batch) * static_cast<double>(heads) *
          static_cast<double>((length + tile - 1) / tile);
@@ -58,7 +47,11 @@ Status supports_backward(const AttentionProblem& problem, const KernelConfig& co
     return status;
   }
   const Sizes& sizes = problem.sizes;
-  if (Status status = check_head_dims(sizes, config); !status.ok()) {
+  if (Status status = check_head_dim("head_dim", sizes.head_dim, config.head_dim); !status.ok()) {
+    return status;
+  }
+  if (Status status = check_head_dim("head_dim_v", sizes.head_dim_v, config.head_dim_v);
+      !status.ok()) {
     return status;
   }
   if (Status status = check_score(problem); !status.ok()) {
