@@ -223,8 +223,13 @@ Case random_gpu_case(Random* random) {
     Case spec = draw_case(random);
     AttentionProblem& p = spec.problem;
     Sizes& s = p.sizes;
-    p.op = Op::kForward;
-    p.gradients = {};
+    if (p.op == Op::kBackward && random->chance(0.3)) {
+      p.op = Op::kForward;
+    }
+    if (p.op == Op::kForward) {
+      p.gradients = {};
+    }
+    p.gradients.dbias = p.gradients.dslopes = false;
     p.dtype = random->chance(0.5) ? DType::kBF16 : DType::kF16;
     p.out_dtype = p.dtype;
     s.head_dim = pick(random, kHeadDims);
