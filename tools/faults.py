@@ -5,6 +5,7 @@ from collections import namedtuple
 Fault = namedtuple("Fault", "name file old new")
 CPU = "src/backend/cpu/"
 TILES = "src/backend/cuda/sm90/tile_order.h"
+VISITS = "src/backend/cuda/sm90/backward/visits.h"
 TILE = "src/backend/cuda/tile/"
 PLAN = "src/plan/"
 
@@ -176,7 +177,11 @@ FAULTS = [
     Fault("pack_without_gain", PLAN + "schedule_cuda.cpp",
           "total < plain ? pack : 1;", "total <= plain ? pack : 1;"),
     Fault("cost_of_plain_tiles", PLAN + "cost_cuda.cpp",
-          "const int64_t pack = packed_heads(problem, config);", "const int64_t pack = 1;"),
+          "is_backward(config) ? 1 : packed_heads(problem, config);", "1;"),
+    Fault("turn_of_the_wrong_key_tile", VISITS,
+          "return key > 0 ? key / tile_k : 0;", "return key > 0 ? (key - 1) / tile_k : 0;"),
+    Fault("last_query_tile_not_visited", VISITS,
+          "(static_cast<int>(rows.end) + tile_q - 1) / tile_q", "static_cast<int>(rows.end) / tile_q"),
     Fault("ranking_of_the_other_bands", PLAN + "ranking.cpp",
           "entry.problems == place.problems", "entry.problems != place.problems"),
 ]
