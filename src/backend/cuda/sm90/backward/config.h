@@ -24,6 +24,15 @@ struct BackwardConfig {
   AddOrder add_order = AddOrder::kFixed;
 };
 
+// Probabilities are rounded to the operand's type times 2^shift: in fp16 those below 2^-14 would
+// lose bits, and a key may have no other.
+ROWMAX_HOST_DEVICE constexpr int probability_shift(Element element) {
+  return element == Element::kF16 ? 11 : 0;
+}
+ROWMAX_HOST_DEVICE constexpr float probability_unit(Element element) {
+  return 1.0f / static_cast<float>(1 << probability_shift(element));
+}
+
 inline constexpr int kKeyWarpgroups = 2;
 inline constexpr int kBackwardThreads = 128 * (kKeyWarpgroups + 1);
 // 2 x 216 + 72 = 3 x 168, what the CTA gets at launch.

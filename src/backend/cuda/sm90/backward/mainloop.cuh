@@ -116,7 +116,8 @@ class KeyGradients {
     tile::mask_columns(s_, visible);
   }
 
-  // P = 2^(S c - L). It is kept as a 16-bit operand only: its fp32 form would not fit in registers.
+  // P = 2^(S c - L) in units of kProbabilityUnit, which the statistics contain. It is kept as a
+  // 16-bit operand only: its fp32 form would not fit in registers.
   ROWMAX_DEVICE void exponentials() {
     const uint32_t stats = stats_address_ + stage_ * T::kStatsBytes;
 #pragma unroll
@@ -131,7 +132,7 @@ class KeyGradients {
     }
   }
 
-  // dS = P o (dP - delta).
+  // dS = P o (dP - delta), delta in the same unit.
   ROWMAX_DEVICE void score_gradients() {
     const uint32_t stats = stats_address_ + stage_ * T::kStatsBytes + T::kStatsBytes / 2;
 #pragma unroll
@@ -141,7 +142,8 @@ class KeyGradients {
       for (int r = 0; r < 2; ++r) {
         const float2 p = T::unpack(p_[2 * j + r]);
         ds_[2 * j + r] =
-            T::pack(p.x * (dp_[4 * j + 2 * r] - delta.x), p.y * (dp_[4 * j + 2 * r + 1] - delta.y));
+            T::pack(p.x * __fmaf_rn(dp_[4 * j + 2 * r], T::kProbabilityUnit, -delta.x),
+                    p.y * __fmaf_rn(dp_[4 * j + 2 * r + 1], T::kProbabilityUnit, -delta.y));
       }
     }
   }
@@ -246,7 +248,8 @@ class KeyGradients {
     const BackwardParams& p = params_;
     // All warps of the warpgroup have read V and K.
     ptx::bar_sync(kKeyGroupBarrier + warpgroup_, 128);
-    store_one(keys, dv_, 1.f, {shared_.v(), p.dv_rows, p.dv, p.dv_steps, p.head_dim_v});
+    store_one(keys, dv_, T::kProbabilityUnit,
+              {shared_.v(), p.dv_rows, p.dv, p.dv_steps, p.head_dim_v});
     ptx::mbarrier_wait(shared_.barrier(kKeysRead), count & 1);
     store_one(keys, dk_, p.scale, {shared_.k(), p.dk_rows, p.dk, p.dk_steps, p.head_dim});
     // All warps are done with the tile, and the copies have read it.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/ptx/math.cuh"
+#include "backend/cuda/sm90/backward/config.h"
 #include "backend/cuda/sm90/backward/helper_kernels.h"
 #include "backend/cuda/sm90/backward/params.h"
 #include "kernel_api/layout.h"
@@ -55,9 +56,10 @@ ROWMAX_DEVICE float dot_8(const uint4& a, const uint4& b) {
   return sum;
 }
 
-// LSE and delta of row `row` of a tile, row `sequence_row` of its tensors; `product` is its
-// rowsum(dO o O). A row without keys has P = 0 by its LSE, whatever its O holds. Returns the row's
-// part of dsink, P of the sink times (dLSE - product).
+// LSE and delta, for P in units of probability_unit(), of row `row` of a tile, row `sequence_row`
+// of its tensors; `product` is its rowsum(dO o O). A row without keys has P = 0 by its LSE,
+// whatever its O holds. Returns the row's part of dsink, P of the sink times (dLSE - product).
+template <Element kElement>
 ROWMAX_DEVICE float store_stats(const RowStatsParams& params, const QueryTile& at, int row,
                                 int sequence_row, bool inside, float product, float* stats) {
   float lse = ptx::kInfinity;
@@ -80,8 +82,8 @@ ROWMAX_DEVICE float store_stats(const RowStatsParams& params, const QueryTile& a
       }
     }
   }
-  stats[row] = lse;
-  stats[params.grid.tiles.tile_q + row] = delta;
+  stats[row] = lse - probability_shift(kElement);
+  stats[params.grid.tiles.tile_q + row] = delta * probability_unit(kElement);
   return dsink;
 }
 
@@ -171,8 +173,8 @@ __global__ void __launch_bounds__(kHelperThreads)
         sum += __shfl_xor_sync(ptx::kFullWarp, sum, distance);
       }
       if (lane == 0 && row < tile_q) {
-        dsink += store_stats(params, at, row, extent.q_begin + at.row + row,
-                             at.row + row < extent.q_len, sum, stats);
+        dsink += store_stats<kElement>(params, at, row, extent.q_begin + at.row + row,
+                                       at.row + row < extent.q_len, sum, stats);
       }
     }
   }

@@ -21,6 +21,7 @@ struct BackwardTraits {
   static constexpr bool kTurns = kConfig.add_order == AddOrder::kFixed;
   static constexpr ptx::Mma kMma =
       kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
+  static constexpr float kProbabilityUnit = probability_unit(kConfig.element);
   static constexpr int kTileQ = kConfig.tile_q;
   static constexpr int kTileK = kConfig.tile_k;
   static constexpr int kHeadDim = kConfig.head_dim;
