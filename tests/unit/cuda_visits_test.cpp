@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/sm90/backward/config.h"
@@ -111,6 +112,88 @@ TEST(CudaVisits, TurnsPassFromTheFirstVisitorOnWithoutAGap) {
         }
       }
     }
+  }
+}
+
+// One sequence of a batch as the kernel numbers its query tiles.
+struct Sequence {
+  Shape shape;
+  int first_query_tile;
+  std::vector<TileRange> visits;
+};
+
+// A CTA at work: key tile `keys` of a sequence, `steps` of its query tiles done.
+struct Worker {
+  int sequence = -1;  // none: takes the next ticket
+  int keys = 0;
+  int steps = 0;
+};
+
+// Runs `workers` CTAs, one step of a random one at a time; returns the steps that were done when
+// none could go on.
+int run_turns(const std::vector<Sequence>& batch, int workers, std::mt19937& random) {
+  std::vector<std::pair<int, int>> tickets;
+  for (int sequence = 0; sequence < static_cast<int>(batch.size()); ++sequence) {
+    for (int keys = 0; keys < static_cast<int>(batch[static_cast<size_t>(sequence)].visits.size());
+         ++keys) {
+      tickets.emplace_back(sequence, keys);
+    }
+  }
+  std::vector<int> turns(4096);
+  std::vector<Worker> pool(static_cast<size_t>(workers));
+  size_t next = 0;
+  int done = 0;
+  for (int idle = 0; idle < 200 * workers;) {
+    Worker& worker = pool[random() % pool.size()];
+    ++idle;
+    if (worker.sequence < 0) {
+      if (next < tickets.size()) {
+        worker = {tickets[next].first, tickets[next].second, 0};
+        ++next;
+        idle = 0;
+      }
+      continue;
+    }
+    const Sequence& sequence = batch[static_cast<size_t>(worker.sequence)];
+    const TileRange& range = sequence.visits[static_cast<size_t>(worker.keys)];
+    if (range.begin + worker.steps == range.end) {
+      worker.sequence = -1;
+      idle = 0;
+      continue;
+    }
+    const int number = range.end - 1 - worker.steps;  // from the last to the first
+    const RowBand& band = sequence.shape.band;
+    const int begin = tile::saturate_offset(band.has_lo ? band.lo : -kBandLimit);
+    int& turn = turns[static_cast<size_t>(sequence.first_query_tile + number)];
+    if (worker.keys == first_visitor(begin, number * sequence.shape.tile_q, 128) ||
+        turn >= worker.keys) {
+      turn = std::max(turn, worker.keys + 1);
+      ++worker.steps;
+      ++done;
+      idle = 0;
+    }
+  }
+  return done;
+}
+
+// However many CTAs run, and even where sequences overlap and share turns.
+TEST(CudaVisits, NobodyWaitsForever) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<Sequence> batch;
+    int expected = 0;
+    for (int n = 0; n < 3; ++n) {
+      Sequence sequence;
+      sequence.shape = random_shape(random);
+      sequence.first_query_tile = round % 2 == 0 ? 100 * n : static_cast<int>(random() % 5);
+      sequence.visits = visits_of(sequence.shape);
+      for (const TileRange& range : sequence.visits) {
+        expected += range.end - range.begin;
+      }
+      batch.push_back(sequence);
+    }
+    const int workers = 1 + static_cast<int>(random() % 12);
+    ASSERT_EQ(run_turns(batch, workers, random), expected) << workers << " CTAs";
   }
 }
 
