@@ -1,6 +1,7 @@
 #include "kernel_api/kernel.h"
 
 #include "kernel_api/layout.h"
+#include "kernel_api/turns.h"
 
 namespace rowmax {
 

@@ -37,7 +37,6 @@ ROWMAX_FORCE_INLINE int64_t row_stats_index(int64_t rows, int64_t head, int64_t 
 //                kernel's registers
 //   kSinkPartials: (tiles) fp64, dsink of its rows
 //   kTurns:      (tiles, kTurnWarps) int32, the key tile whose turn it is to add
-inline constexpr int kTurnWarps = 4;
 
 // Region::kPartialStates: m (splits, Hq, rows), l (the same), O (splits, Hq, rows, Dv), all of the
 // compute type. m is in log2 units; a range without visible keys has m = -inf, l = 0, O = 0.

@@ -9,7 +9,7 @@
 #include "backend/cuda/ptx/global.cuh"
 #include "backend/cuda/ptx/opaque.cuh"
 #include "backend/cuda/sm90/backward/loader.cuh"
-#include "kernel_api/layout.h"
+#include "kernel_api/turns.h"
 
 namespace rowmax::cuda::sm90 {
 
@@ -39,7 +39,11 @@ class QueryGradient {
       if (warp_ == 0) {
         loader_.start(slot, count);
       }
-      run_steps(slot, steps, count);
+      if (steps > 0) {
+        run_steps(slot, steps, count);
+      } else {  // no phase of a barrier is left out
+        ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
+      }
       const int block = slot.block;  // the slot may be overwritten after the arrival
       if (lane() == 0) {
         ptx::mbarrier_arrive(shared_.barrier(kKeysRead));

@@ -6,7 +6,7 @@
 #include "backend/cuda/sm90/backward/config.h"
 #include "backend/cuda/sm90/backward/helper_kernels.h"
 #include "backend/cuda/sm90/backward/params.h"
-#include "kernel_api/layout.h"
+#include "kernel_api/turns.h"
 
 namespace rowmax::cuda::sm90 {
 
