@@ -20,7 +20,6 @@ using cuda::sm90::ForwardConfig;
 using cuda::sm90::KeyBlocks;
 using cuda::sm90::LoopBlocks;
 using cuda::sm90::make_divider;
-using cuda::sm90::Rescale;
 using cuda::sm90::TilePlace;
 
 struct NamedRow {
