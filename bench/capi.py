@@ -1,5 +1,6 @@
-"""The C interface of the library through ctypes: what the comparisons with other libraries share."""
+"""The C interface of the library through ctypes, and what else the comparisons with other libraries share."""
 import ctypes
+import math
 import os
 import re
 import subprocess
@@ -133,3 +134,8 @@ def visible_pairs(sq, sk, causal):
         return sq * sk
     rows = min(sq, sk)  # those that see a key; each one more than the row before it
     return rows * (sk - rows) + rows * (rows + 1) // 2
+
+
+def percentile(values, share):
+    """The nearest rank, as `quantile` of apps/rowmax/runner.h: the least of up to ten values for 0.1."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -18,7 +18,7 @@ import re
 import statistics
 import time
 
-from capi import Call, commit, load_library, view, visible_pairs
+from capi import Call, commit, load_library, percentile, view, visible_pairs
 
 
 def load_yardstick(build):
@@ -131,11 +131,6 @@ def timed(call, min_ms):
         elapsed = time.perf_counter() - start
         if elapsed * 1e3 >= min_ms:
             return elapsed / count
-
-
-def percentile(values, share):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def measure(case, yardstick, threads, rounds, min_ms):

@@ -7,8 +7,9 @@ imported:
     python3 bench/compare_gpu.py --build build/cuda --suite table --json bench/results/NAME.jsonl
 
 Every contender's calls are captured in a CUDA graph. A round replays each graph for --round-ms, in a
-random order: what runs after a kernel that draws little power starts with a higher clock. Verdicts are on the ratio per round: its median and its 10th
-percentile. FLOPs are exact visible pairs times 2 (D + Dv). Inputs are N(0, 1).
+random order: what runs after a kernel that draws little power starts with a higher clock. Verdicts
+are on the ratio per round: its median and its 10th percentile. FLOPs are exact visible pairs times
+2 (D + Dv). Inputs are N(0, 1).
 """
 import argparse
 import datetime
@@ -18,8 +19,9 @@ import math
 import random
 import re
 import statistics
+import sys
 
-from capi import Call, commit, load_library, view, visible_pairs
+from capi import Call, commit, load_library, percentile, view, visible_pairs
 
 PEERS = ("fa3", "fa4", "cudnn", "fa2")
 GEMM_SIZE = 8192
@@ -85,12 +87,33 @@ def ragged():
             for d in (64, 128) for causal in (False, True)]
 
 
-def suite(name, seed):
-    suites = {"table": table, "drawn": lambda: drawn(seed), "features": features, "half": half,
-              "ragged": ragged}
-    names = [*suites, "outliers"] if name == "all" else name.split(",")
-    specs = [spec for each in names if each != "outliers" for spec in suites[each]()]
-    return specs, "outliers" in names
+OUTLIERS = base(case="outliers", b=1, hq=16, hkv=16, sq=2048, d=128)
+SUITES = {"table": lambda seed: table(), "drawn": drawn, "features": lambda seed: features(),
+          "half": lambda seed: half(), "ragged": lambda seed: ragged(),
+          "outliers": lambda seed: [OUTLIERS]}
+
+
+def suite_names(text):
+    """The suites of --suite."""
+    names = list(SUITES) if text == "all" else text.split(",")
+    for name in names:
+        if name not in SUITES:
+            raise argparse.ArgumentTypeError(
+                f"'{name}' is unknown; accepted: a comma list of {', '.join(SUITES)}; or all")
+    return names
+
+
+def regular_expression(text):
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is no regular expression: {error}") from error
+
+
+def cases_of(names, seed, only=re.compile("")):
+    """The cases of suites whose text `only` finds."""
+    specs = [spec for name in names for spec in SUITES[name](seed)]
+    return [spec for spec in specs if only.search(describe(spec))]
 
 
 def describe(spec):
@@ -112,8 +135,15 @@ def optional(*names):
 
 class Peers:
     def __init__(self):
+        self.reported = set()
         self.fa3 = optional("flash_attn_interface", "fa3_fwd_interface")
         self.fa4 = optional("flash_attn.cute.interface")
+
+    def report(self, name, text):
+        """Says once on stderr why a peer does not serve a case."""
+        if (name, text) not in self.reported:
+            self.reported.add((name, text))
+            print(f"compare_gpu: without {name}: {text}", file=sys.stderr, flush=True)
 
 
 class Case:
@@ -121,7 +151,7 @@ class Case:
 
     def __init__(self, torch, library, peers, spec, kernels):
         self.torch, self.spec = torch, spec
-        self.library = library
+        self.library, self.peers = library, peers
         kind = {"bf16": torch.bfloat16, "f16": torch.float16}[spec["dtype"]]
         self.lengths = spec.get("lengths")
         b, sq, sk, d = spec["b"], spec["sq"], spec["sk"], spec["d"]
@@ -132,6 +162,7 @@ class Case:
 
         self.q, self.k, self.v = draw(sq, spec["hq"]), draw(sk, spec["hkv"]), draw(sk, spec["hkv"])
         self.contenders, self.outputs, self.kernels, self.kept = {}, {}, {}, []
+        self.absent = {}  # peers that were asked and failed: why
         pairs = sum(visible_pairs(n, n, spec["causal"]) for n in self.lengths) if self.lengths else (
             b * visible_pairs(sq, sk, spec["causal"]))
         window = re.search(r"window=(\d+),0", spec["words"])
@@ -233,8 +264,10 @@ class Case:
         try:
             result = run()
             self.torch.cuda.synchronize()
-        except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError):
-            return  # this peer does not serve the case
+        except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
+            self.absent[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self.peers.report(name, self.absent[name])
+            return
         result = result[0] if isinstance(result, tuple) else result
         self.contenders[name] = run
         self.outputs[name] = result.transpose(1, 2) if name in ("cudnn", "fa2") else result
@@ -300,11 +333,6 @@ class Replay:
         return begin.elapsed_time(end) / (self.replays * self.calls)
 
 
-def percentile(values, share):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def measure(torch, case, gemm, rounds, round_ms, generator):
     replays = {name: Replay(torch, run, round_ms) for name, run in case.contenders.items()}
     replays["gemm"] = gemm
@@ -341,13 +369,13 @@ def summarise(case, times, head):
     row["kernels"] = {name: round(rates[name], 1) for name in case.kernels if name != "rowmax"}
     row["errors"] = {name: float(f"{value:.3g}") for name, value in case.errors().items()
                      if name in ("rowmax", *PEERS)}
+    row["absent"] = case.absent
     return dict(row, **head)
 
 
 def outlier_errors(torch, library, peers):
     """FA3's distribution N(0, 1) + N(0, 100) * Bernoulli(0.001): errors of ours and FA3."""
-    spec = base(case="outliers", b=1, hq=16, hkv=16, sq=2048, d=128)
-    case = Case(torch, library, peers, spec, [])
+    case = Case(torch, library, peers, OUTLIERS, [])
     for tensor in (case.q, case.k, case.v):
         noise = torch.randn_like(tensor) * 10.0 * (torch.rand_like(tensor, dtype=torch.float) < 1e-3)
         tensor.add_(noise.to(tensor.dtype))
@@ -372,9 +400,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/cuda")
-    parser.add_argument("--suite", default="table",
-                        help="table, drawn, features, half, ragged, outliers (a comma list), or all")
-    parser.add_argument("--only", default="", help="regular expression on the case's text")
+    parser.add_argument("--suite", type=suite_names, default="table",
+                        help=f"{', '.join(SUITES)} (a comma list), or all")
+    parser.add_argument("--only", type=regular_expression, default="",
+                        help="regular expression on the case's text")
     parser.add_argument("--kernels", default="", help="comma list of rows that also run, forced")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--round-ms", type=float, default=100.0, help="per contender and round")
@@ -399,10 +428,10 @@ def main():
     rows = []
     sink = open(args.json, "w", encoding="utf-8") if args.json else None
     with torch.no_grad():
-        specs, outliers = suite(args.suite, args.seed)
+        specs = cases_of(args.suite, args.seed, args.only)
         for spec in specs:
-            if not re.search(args.only, describe(spec)):
-                continue
+            if spec is OUTLIERS:
+                continue  # after the others, errors alone
             try:
                 case = Case(torch, library, peers, spec, kernels)
             except RuntimeError as error:
@@ -417,7 +446,7 @@ def main():
             if sink:
                 sink.write(json.dumps(row) + "\n")
                 sink.flush()
-        if outliers:
+        if OUTLIERS in specs:
             errors = {name: float(f"{value:.3g}")
                       for name, value in outlier_errors(torch, library, peers).items()}
             print(json.dumps({"case": "outliers", "errors": errors}))

@@ -120,6 +120,33 @@ bool dlse_matters(const AttentionProblem& p) {
   return g.dq || g.dk || g.dbias || g.dsinks || g.dslopes;
 }
 
+// Whether two sequences may read the same elements of K and V.
+bool sequences_share_keys(const Case& spec) {
+  const AttentionProblem& p = spec.problem;
+  const bool one_stride =
+      spec.strides == StrideKind::kBroadcastKv && p.sizes.heads_kv == 1;  // else heads share
+  return (p.storage.key != Source::kRagged && one_stride) ||
+         (p.storage.key == Source::kPaged &&
+          p.storage.num_pages / p.sizes.batch < p.storage.max_pages);
+}
+
+Status check_nan_sequence(const Case& spec) {
+  const AttentionProblem& p = spec.problem;
+  if (p.op != Op::kForward || p.sizes.batch < 2) {
+    return Status::invalid("inputs=nansequence; accepted: with forward and two or more sequences");
+  }
+  if (sequences_share_keys(spec)) {
+    return Status::invalid(
+        "inputs=nansequence: the sequences share K and V; accepted: strides other than "
+        "broadcast_kv where there is one KV head, pages for every entry of the block table");
+  }
+  if (p.score.mask.present || p.score.document_ids) {
+    return Status::invalid(
+        "inputs=nansequence: with a mask or documents a row may see no key; accepted: neither");
+  }
+  return {};
+}
+
 Status check_own_words(const Case& spec, const std::set<std::string>& facts) {
   const Storage& s = spec.problem.storage;
   if (!spec.query_lengths.empty() && !has_lengths(s.query == Source::kRagged, s.seqused_q)) {
@@ -133,9 +160,10 @@ Status check_own_words(const Case& spec, const std::set<std::string>& facts) {
                   [](int64_t length) { return length != 0; })) {
     return Status::invalid("klens: there are keys but no pages; accepted: 0");
   }
-  if (spec.inputs == InputKind::kNanSequence &&
-      (spec.problem.op != Op::kForward || spec.problem.sizes.batch < 2)) {
-    return Status::invalid("inputs=nansequence; accepted: with forward and two or more sequences");
+  if (spec.inputs == InputKind::kNanSequence) {
+    if (Status status = check_nan_sequence(spec); !status.ok()) {
+      return status;
+    }
   }
   if (facts.count("lengths") != 0 && !lengths_matter(spec)) {
     return no_effect("lengths",

@@ -26,7 +26,8 @@ enum class InputKind : int {
   kOneKey,    // one key of each sequence takes nearly all the weight
   kOutlier,   // a few channels and tokens far larger than the rest
   // Forward: Q, K and V of the second sequence are NaN, the others gaussian. Its rows must each see
-  // a key: what NaN does to a row without one is not fixed where others see that key.
+  // a key: what NaN does to a row without one is not fixed where others see that key. Case texts
+  // with shared K and V, a mask or documents are refused, inputs with a row without keys.
   kNanSequence,
 };
 inline constexpr int kInputKindCount = 8;

@@ -75,6 +75,18 @@ std::vector<int64_t> slope_sizes(const AttentionProblem& p) {
   return {p.sizes.heads_q};
 }
 
+bool every_row_sees_a_key(const AttentionArgs& args, int64_t batch) {
+  const SequenceExtent extent = sequence_extent(args, batch);
+  const RowBand band = resolve_band(args.score.band, extent.q_len, extent.k_len);
+  for (int64_t row = 0; row < extent.q_len; ++row) {
+    const KeyRange keys = row_keys(band, row, extent.k_len);
+    if (keys.begin >= keys.end) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void write_index(const TensorView& view, int64_t at, int64_t value) {
   if (view.dtype == DType::kI64) {
     static_cast<int64_t*>(view.data)[at] = value;
@@ -99,6 +111,11 @@ Result<std::unique_ptr<CaseInputs>> CaseInputs::create(const Case& spec) {
     return args.status();
   }
   inputs->args_ = *args;
+  if (spec.inputs == InputKind::kNanSequence && !every_row_sees_a_key(*args, 1)) {
+    return Status::invalid(
+        "inputs=nansequence: a row of the second sequence sees no key; accepted: lengths and a "
+        "band with which every row sees one");
+  }
   inputs->fill_mask();
   inputs->fill_documents();
   inputs->fill_bias();

@@ -98,6 +98,16 @@ std::vector<std::string> serving_kernels(const Plan& plan) {
   return names;
 }
 
+std::vector<std::string> contending_kernels(const Plan& plan) {
+  std::vector<std::string> names = {plan.kernel()};
+  for (const detail::DeclinedKernel& kernel : plan.data().declined) {
+    if (kernel.contends) {
+      names.push_back(kernel.name);
+    }
+  }
+  return names;
+}
+
 Status execute_case(const Plan& plan, CaseInputs& inputs, int threads,
                     std::vector<std::string>* violations, bool one_multiprocessor) {
   const size_t bytes = plan.workspace_bytes(threads);

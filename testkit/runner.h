@@ -42,6 +42,9 @@ std::vector<RunReport> run_kernels(const Case& spec, const std::vector<std::stri
 // Every kernel that serves the plan's problem on its device: the chosen one first.
 std::vector<std::string> serving_kernels(const Plan& plan);
 
+// The chosen kernel, and those that lost to it by predicted time.
+std::vector<std::string> contending_kernels(const Plan& plan);
+
 // Executes the plan on the inputs, in a workspace full of NaN between guard zones. A GPU's plan
 // runs on copies of the tensors, guard zones and all: on every multiprocessor and on one, in one
 // workspace. The results of the second run come back, with `one_multiprocessor` of that one.

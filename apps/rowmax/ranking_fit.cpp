@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "plan/cost_cuda.h"
+
 namespace rowmax::app {
 namespace {
 
@@ -59,6 +61,12 @@ class Fit {
   plan::RankingFactors right_ = {};
 };
 
+// What the ranking factor multiplies, of a time in seconds.
+double beyond_launch(double seconds) {
+  constexpr double kLeastShare = 0.1;
+  return std::max(seconds - plan::kLaunchUs * 1e-6, kLeastShare * seconds);
+}
+
 const char* to_text(MaskClass problems) {
   return problems == MaskClass::kFull ? "kFull" : "kBanded";
 }
@@ -69,8 +77,9 @@ std::vector<plan::RankingEntry> fit_ranking(std::span<const TimedKernel> times) 
   std::map<std::pair<std::string, MaskClass>, Fit> fits;
   for (const TimedKernel& time : times) {
     if (time.fitted) {
-      fits[{time.kernel, time.place.problems}].add(plan::ranking_weights(time.place.keys),
-                                                   std::log(time.seconds / time.model_seconds));
+      fits[{time.kernel, time.place.problems}].add(
+          plan::ranking_weights(time.place.keys),
+          std::log(beyond_launch(time.seconds) / beyond_launch(time.model_seconds)));
     }
   }
   std::vector<plan::RankingEntry> entries;

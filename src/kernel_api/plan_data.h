@@ -17,7 +17,8 @@ struct PlanStep {
 struct DeclinedKernel {
   std::string name;
   std::string reason;
-  bool serves = false;  // it would, but another kernel goes before it
+  bool serves = false;    // it would, but another kernel goes before it
+  bool contends = false;  // and it was predicted to take longer
 };
 
 struct PlanData {

@@ -13,8 +13,8 @@ namespace {
 constexpr double kMatrixFlops = 4096.0;
 constexpr double kExponentials = 16.0;
 constexpr double kLanes = 128.0;
-// Instructions of the softmax for a score beside its exponential: scale, maximum, sum, conversion.
-constexpr double kSoftmaxInstructions = 4.0;
+// Instructions of the softmax for a score beside its exponential: scale, sum, half a conversion.
+constexpr double kSoftmaxInstructions = 2.5;
 // Share of the tensor peak that a mainloop reaches when nothing else limits it, by its consumer
 // warpgroups: a third one hides the softmax of the others (measured: docs/kernels/sm90_forward.md).
 constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
@@ -23,8 +23,6 @@ constexpr double kMatrixShare[] = {0.0, 0.60, 0.83, 0.93, 0.93};
 constexpr double kAlibiShare = 0.88;
 constexpr double kSoftcapShare = 0.75;
 constexpr double kAllOptionsShare = 0.88;
-// A row with all options serves a problem that needs none only when no other row does.
-constexpr double kUnneededOptions = 2.0;
 // Of a key block, beside its products: barriers, first scores of an empty pipe; in clocks.
 constexpr double kBlockOverhead = 150.0;
 // Backward: instructions for a score beside its exponential, the share of the tensor peak that a
@@ -35,8 +33,6 @@ constexpr double kBackwardShare = 0.71;
 constexpr double kKeyTileClocks = 6000.0;
 // Of a tile, beyond its key blocks: loads of Q, first scores, normalisation, store; in clocks.
 constexpr double kTileClocks = 900.0;
-// Of a launch, in us.
-constexpr double kLaunchUs = 3.0;
 
 struct BlockClocks {
   double matrix = 0.0;
@@ -101,11 +97,6 @@ double helpers_us(const AttentionProblem& problem, const KernelConfig& config,
 }
 
 double factor_of_options(const AttentionProblem& problem, const KernelConfig& config) {
-  const bool needed = problem.score.softcap != 0.0 || problem.score.alibi ||
-                      problem.effective_scale() <= 0.0 || problem.out_dtype != problem.dtype;
-  if (config.options == OptionClass::kAll && !needed) {
-    return kUnneededOptions;
-  }
   double share = 1.0;
   if (problem.score.softcap != 0.0) {
     share *= kSoftcapShare;
@@ -137,7 +128,7 @@ UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config
 }
 
 double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
-                    const DeviceInfo& device) {
+                    const DeviceInfo& device, double factor) {
   const BlockClocks clocks = block_clocks(config);
   const Work work = work_of(problem, config);
   const double block = clocks_of_block(config, clocks) * factor_of_options(problem, config);
@@ -150,7 +141,8 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
                            ? std::ceil(work.tiles / device.cores) * longest
                            : average + longest / 2;
   const double memory = count_work(problem).bytes / (device.memory_gbps * 1e3);
-  const double main = kLaunchUs + std::max(us_of(std::max(waves, average), device), memory);
+  const double main =
+      kLaunchUs + factor * std::max(us_of(std::max(waves, average), device), memory);
   return is_backward(config) ? main + helpers_us(problem, config, device) : main;
 }
 

@@ -17,8 +17,11 @@ struct UnitTimes {
 UnitTimes unit_times(const AttentionProblem& problem, const KernelConfig& config,
                      const DeviceInfo& device);
 
-// The time of the kernel, in us.
+// In every prediction, in us.
+inline constexpr double kLaunchUs = 3.0;
+
+// The time of the kernel, in us. `factor` corrects what goes beyond kLaunchUs.
 double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
-                    const DeviceInfo& device);
+                    const DeviceInfo& device, double factor = 1.0);
 
 }  // namespace rowmax::plan

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,10 +24,18 @@ using detail::DeclinedKernel;
 using detail::PlanData;
 using detail::PlanStep;
 
+// What a GPU kernel computes beyond the problem.
+enum class Excess {
+  kNone,
+  kOptions,   // has code for options of other problems, which others do without
+  kHeadDims,  // is made for much larger head dims than others that serve
+};
+
 struct Candidate {
   const Backend* backend = nullptr;
   const KernelEntry* kernel = nullptr;
   double predicted_us = 0.0;  // GPU kernels
+  Excess excess = Excess::kNone;
 };
 
 struct Request {
@@ -192,7 +201,7 @@ struct Prediction {
 Prediction predict(const Request& request, const AttentionProblem& problem,
                    const KernelConfig& config) {
   const double factor = plan::ranking_factor(request.ranking, plan::ranking_place(problem), config);
-  return {plan::predicted_us(problem, config, request.device) * factor, factor};
+  return {plan::predicted_us(problem, config, request.device, factor), factor};
 }
 
 // OK, or why the candidate does not serve the request.
@@ -223,13 +232,38 @@ Status admit(const Request& request, const Candidate& candidate) {
   return steps.ok() ? Status() : steps.status();
 }
 
+// Kernels that do more than the problem asks lose to those that do not, whatever is predicted:
+// short problems take about as long by either, and the ranking table holds no times of such pairs.
+void mark_excess(std::vector<Candidate>& serving) {
+  constexpr double kMuchLarger = 1.4;  // D 96 and D 128 contend, D 128 and D 192 do not
+  int least = std::numeric_limits<int>::max();
+  bool plain = false;
+  for (const Candidate& candidate : serving) {
+    const KernelConfig& config = candidate.kernel->config;
+    least = std::min(least, config.head_dim + config.head_dim_v);
+    plain = plain || config.options == OptionClass::kNone;
+  }
+  for (Candidate& candidate : serving) {
+    const KernelConfig& config = candidate.kernel->config;
+    if (config.head_dim + config.head_dim_v > kMuchLarger * least) {
+      candidate.excess = Excess::kHeadDims;
+    } else if (plain && config.options == OptionClass::kAll) {
+      candidate.excess = Excess::kOptions;
+    }
+  }
+}
+
 // Rules in order; the first that tells two candidates apart decides.
-enum class RankRule { kTime, kDecode, kIsa, kCompute, kOrder };
+enum class RankRule { kExcess, kTime, kDecode, kIsa, kCompute, kOrder };
 
 // True when `a` goes before `b`; `rule` tells why.
 bool goes_before(const Candidate& candidate, const Candidate& other, RankRule& rule) {
   const KernelConfig& a = candidate.kernel->config;
   const KernelConfig& b = other.kernel->config;
+  if (candidate.excess != other.excess) {
+    rule = RankRule::kExcess;
+    return candidate.excess < other.excess;
+  }
   if (candidate.predicted_us != other.predicted_us) {
     rule = RankRule::kTime;
     return candidate.predicted_us < other.predicted_us;
@@ -256,6 +290,11 @@ std::string lost_reason(const Candidate& lost, const Candidate& won, RankRule ru
   const KernelConfig& loser = lost.kernel->config;
   const KernelConfig& winner = won.kernel->config;
   switch (rule) {
+    case RankRule::kExcess:
+      return lost.excess == Excess::kOptions
+                 ? "serves it, but has code for options that the problem does not use"
+                 : fmt::format("serves it, but computes head dims ({}, {})", loser.head_dim,
+                               loser.head_dim_v);
     case RankRule::kTime:
       return fmt::format("serves it, predicted {:.1f} us", lost.predicted_us);
     case RankRule::kDecode:
@@ -466,11 +505,14 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
             predict(request, plan::ranked_problem(problem), candidate.kernel->config).us;
       }
     } else {
-      declined.push_back({candidate.kernel->config.name, status.message(), false});
+      declined.push_back({candidate.kernel->config.name, status.message(), false, false});
     }
   }
   if (serving.empty()) {
     return nothing_serves(problem, candidates, declined);
+  }
+  if (is_gpu(device)) {
+    mark_excess(serving);
   }
   RankRule rule = RankRule::kOrder;
   std::stable_sort(serving.begin(), serving.end(), [&rule](const Candidate& a, const Candidate& b) {
@@ -480,7 +522,8 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
   for (size_t i = 1; i < serving.size(); ++i) {
     const Candidate& loser = serving[i];
     goes_before(winner, loser, rule);
-    declined.push_back({loser.kernel->config.name, lost_reason(loser, winner, rule), true});
+    declined.push_back({loser.kernel->config.name, lost_reason(loser, winner, rule), true,
+                        rule == RankRule::kTime});
   }
 
   Result<PlanData> data =

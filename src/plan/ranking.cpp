@@ -29,21 +29,24 @@ RankingFactors ranking_weights(double keys) {
 }
 
 double ranking_factor(RankingTable table, const RankingPlace& place, const KernelConfig& config) {
-  const RankingEntry* found = nullptr;
-  for (const RankingEntry& entry : table) {
-    if (entry.kernel == config.name && (found == nullptr || entry.problems == place.problems)) {
-      found = &entry;
-    }
-  }
-  if (found == nullptr) {
-    return 1.0;
-  }
   const RankingFactors weights = ranking_weights(place.keys);
-  double logarithm = 0.0;
-  for (size_t point = 0; point < weights.size(); ++point) {
-    logarithm += weights[point] * std::log(found->factors[point]);
+  double sum = 0.0;  // of the class's entries, in logarithms
+  int count = 0;
+  for (const RankingEntry& entry : table) {
+    if (entry.problems != place.problems) {
+      continue;
+    }
+    double logarithm = 0.0;
+    for (size_t point = 0; point < weights.size(); ++point) {
+      logarithm += weights[point] * std::log(entry.factors[point]);
+    }
+    if (entry.kernel == config.name) {
+      return std::exp(logarithm);
+    }
+    sum += logarithm;
+    ++count;
   }
-  return std::exp(logarithm);
+  return count > 0 ? std::exp(sum / count) : 1.0;
 }
 
 RankingTable sm90_ranking() {

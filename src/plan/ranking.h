@@ -16,7 +16,8 @@ namespace rowmax::plan {
 inline constexpr std::array<double, 4> kRankingKeys = {256.0, 1024.0, 4096.0, 16384.0};
 using RankingFactors = std::array<double, kRankingKeys.size()>;
 
-// One kernel on full or on banded problems: measured over predicted time at kRankingKeys. They are
+// One kernel on full or on banded problems: measured over predicted time at kRankingKeys, both
+// without the launch. They are
 // apart because the model's error differs by them.
 struct RankingEntry {
   std::string kernel;
@@ -36,8 +37,8 @@ RankingPlace ranking_place(const AttentionProblem& problem);
 // Share of each of the kRankingKeys in the factor at `keys`; their sum is 1.
 RankingFactors ranking_weights(double keys);
 
-// What the kernel's predicted time is multiplied by: from its entry for such problems, else from
-// its other one, else 1.
+// What the kernel's predicted time beyond the launch is multiplied by: from its entry for such
+// problems, else the geometric mean of all entries for them, else 1.
 double ranking_factor(RankingTable table, const RankingPlace& place, const KernelConfig& config);
 
 // The committed table, src/plan/ranking_sm90.def.

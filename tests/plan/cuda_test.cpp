@@ -1,5 +1,6 @@
 // Plans for a GPU that is not here: every supported problem has one, every row is reached, what is
 // not served is declined by name, and the cost model ranks as the numbers say.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "kernel_api/plan_data.h"
 #include "plan/cost_cuda.h"
 #include "plan/planner.h"
+#include "plan/ranking.h"
 #include "rowmax/attention.h"
 #include "testkit/case.h"
 
@@ -313,6 +315,38 @@ TEST(Cuda, UnitTimesOfASmallProblem) {
   const double blocks = 6.0 * 2.0 * 3.0 / 2.0;  // a multiprocessor
   EXPECT_DOUBLE_EQ(times.matrix, blocks * 2.0 * 64 * 64 * (128 + 64) / 4096.0 * 1e-3);
   EXPECT_DOUBLE_EQ(times.exponential, blocks * 64 * 64 / 16.0 * 1e-3);
+}
+
+// Short problems take about as long by any row: neither a row for larger head dims nor one with
+// code for options is taken for them, with the table or without.
+TEST(Cuda, ShortProblemsTakeTheirOwnRows) {
+  for (const plan::RankingTable table : {plan::RankingTable(), plan::sm90_ranking()}) {
+    for (const char* dims : {"d64", "d128", "d256", "d192 dv128", "d64 dv256"}) {
+      for (const int length : {1, 16, 64, 128, 256, 512}) {
+        for (const char* batch : {"b1 h1", "b1 h16", "b8 h16", "b64 h16"}) {
+          for (const char* mask : {"", " causal"}) {
+            const std::string line =
+                fmt::format("forward bf16 {} s{} {}{}", batch, length, dims, mask);
+            const Result<Plan> plan =
+                make_plan_with(problem_of(line), h200(), {}, all_backends(), table);
+            const KernelConfig& config = plan->data().steps[0].kernel->config;
+            EXPECT_EQ(config.options, OptionClass::kNone) << line << ": " << config.name;
+            const Sizes& sizes = plan->problem().sizes;
+            EXPECT_LE(config.head_dim + config.head_dim_v,
+                      1.4 * static_cast<double>(sizes.head_dim + sizes.head_dim_v))
+                << line << ": " << config.name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Cuda, ExplainSaysWhatAKernelDoesTooMuch) {
+  const std::string text = explain(*plan_of("forward bf16 b2 h2 s300 d128"));
+  EXPECT_NE(text.find("has code for options that the problem does not use"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("computes head dims (256, 256)"), std::string::npos) << text;
 }
 
 // By the cost model a causal problem costs about half, a window about its share of the pairs.

@@ -55,15 +55,24 @@ TEST(Ranking, PlaceIsTheKeysThatARowSees) {
   EXPECT_EQ(place("forward bf16 b0 h2 s512 d64").keys, 0.0);
 }
 
-TEST(Ranking, EntriesOfTheProblemsClassComeFirst) {
+TEST(Ranking, EntriesAreOfAClass) {
   const RankingEntry table[] = {{"a", MaskClass::kBanded, {4.0, 4.0, 4.0, 4.0}},
                                 {"a", MaskClass::kFull, {2.0, 2.0, 2.0, 2.0}},
-                                {"b", MaskClass::kBanded, {8.0, 8.0, 8.0, 8.0}}};
+                                {"b", MaskClass::kBanded, {9.0, 9.0, 9.0, 9.0}}};
   EXPECT_DOUBLE_EQ(plan::ranking_factor(table, kFullAt1024, named("a")), 2.0);
   EXPECT_DOUBLE_EQ(plan::ranking_factor(table, {MaskClass::kBanded, 1.0}, named("a")), 4.0);
-  EXPECT_DOUBLE_EQ(plan::ranking_factor(table, kFullAt1024, named("b")), 8.0);
-  EXPECT_EQ(plan::ranking_factor(table, kFullAt1024, named("c")), 1.0);
   EXPECT_EQ(plan::ranking_factor({}, kFullAt1024, named("a")), 1.0);
+  const RankingEntry banded[] = {table[0], table[2]};
+  EXPECT_EQ(plan::ranking_factor(banded, kFullAt1024, named("a")), 1.0);
+}
+
+// A factor of 1 would put a kernel that was not measured ahead of all that were.
+TEST(Ranking, WithoutAnEntryTheMeanOfTheOthers) {
+  const RankingEntry table[] = {{"a", MaskClass::kBanded, {4.0, 4.0, 4.0, 4.0}},
+                                {"a", MaskClass::kFull, {2.0, 2.0, 2.0, 2.0}},
+                                {"b", MaskClass::kBanded, {9.0, 9.0, 9.0, 9.0}}};
+  EXPECT_DOUBLE_EQ(plan::ranking_factor(table, {MaskClass::kBanded, 50.0}, named("c")), 6.0);
+  EXPECT_DOUBLE_EQ(plan::ranking_factor(table, kFullAt1024, named("b")), 2.0);
 }
 
 TEST(Ranking, WithoutATableTheCostModelDecides) {
@@ -80,13 +89,18 @@ TEST(Ranking, WithoutATableTheCostModelDecides) {
 TEST(Ranking, ATableCorrectsTheChoice) {
   const std::string line = "forward bf16 b4 h16 s4096 d128";
   const Plan before = plan_with({}, line);
-  const RankingEntry table[] = {{before.kernel(), MaskClass::kFull, {16.0, 16.0, 16.0, 16.0}}};
+  const RankingEntry table[] = {
+      {before.kernel(), MaskClass::kFull, {16.0, 16.0, 16.0, 16.0}},
+      {"sm90_forward_bf16_d128_q128k128_banded", MaskClass::kFull, {1.0, 1.0, 1.0, 1.0}}};
   const Plan after = plan_with(table, line);
   EXPECT_NE(after.kernel(), before.kernel());
   const RankingEntry halved[] = {{before.kernel(), MaskClass::kFull, {0.5, 0.5, 0.5, 0.5}}};
   const Plan faster = plan_with(halved, line);
   EXPECT_EQ(faster.kernel(), before.kernel());
-  EXPECT_DOUBLE_EQ(faster.data().predicted_us, before.data().predicted_us / 2.0);
+  const auto beyond_launch = [](const Plan& plan) {
+    return plan.data().predicted_us - plan::kLaunchUs;
+  };
+  EXPECT_DOUBLE_EQ(beyond_launch(faster), beyond_launch(before) / 2.0);
   EXPECT_NE(explain(faster).find("0.50 of the cost model by the ranking table"), std::string::npos)
       << explain(faster);
 }

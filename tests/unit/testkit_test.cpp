@@ -116,6 +116,39 @@ TEST(CaseText, ASequenceOfNaNNeedsANeighbour) {
   EXPECT_TRUE(parse_case("forward f32 b2 h1 s8 d8 inputs=nansequence").ok());
 }
 
+TEST(CaseText, ASequenceOfNaNSharesNoKeys) {
+  const auto text = [](const std::string& words) {
+    return "forward f32 b2 " + words + " inputs=nansequence";
+  };
+  for (const char* words :
+       {"hq4 hkv1 s8 d8 strides=broadcast_kv", "h1 s8 d8 paged=4,4,2 used_k strides=broadcast_kv",
+        "h2 s8 d8 paged=4,3,2 used_k"}) {
+    expect_refused(text(words), "the sequences share K and V");
+  }
+  expect_refused(text("h1 s8 d8 mask=bc"), "with a mask or documents");
+  expect_refused(text("h1 s8 d8 documents"), "with a mask or documents");
+  for (const char* words : {"h2 s8 d8 strides=broadcast_kv", "h2 s8 d8 paged=4,4,2 used_k",
+                            "h1 s8 d8 ragged_k=16 strides=broadcast_kv"}) {
+    const Result<Case> spec = parse_case(text(words));
+    EXPECT_TRUE(spec.ok()) << words << ": " << spec.status().message();
+  }
+}
+
+TEST(Inputs, EveryRowOfASequenceOfNaNSeesAKey) {
+  const std::string form = "forward f32 b2 h1 sq8 sk8 d8 used_q used_k inputs=nansequence ";
+  const auto status_of = [&form](const std::string& words) {
+    return CaseInputs::create(parse_case(form + words).value()).status();
+  };
+  for (const char* words : {"qlens=8,8 klens=8,0", "qlens=8,5 klens=8,4 causal"}) {
+    EXPECT_NE(status_of(words).message().find("sees no key"), std::string::npos) << words;
+  }
+  for (const char* words :
+       {"qlens=8,8 klens=0,8", "qlens=8,4 klens=2,4 causal", "qlens=8,0 klens=8,0"}) {
+    const Status status = status_of(words);
+    EXPECT_TRUE(status.ok()) << words << ": " << status.message();
+  }
+}
+
 TEST(CaseText, WordsWithEffectAreTaken) {
   for (const char* words :
        {"used_q qlens=1", "ragged_q=8 qlens=1", "used_k klens=1", "paged=4,2,2 used_k klens=1",

@@ -43,4 +43,19 @@ ROWMAX_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// Whether the phase of this parity has completed; may take a while to say no.
+ROWMAX_DEVICE bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace rowmax::cuda::ptx

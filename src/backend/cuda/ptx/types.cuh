@@ -9,7 +9,8 @@
 namespace rowmax::cuda::ptx {
 
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
-inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr double kLog2EDouble = 1.4426950408889634;
+inline constexpr float kLog2E = static_cast<float>(kLog2EDouble);
 inline constexpr float kLn2 = 0.6931471805599453f;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 

@@ -66,6 +66,16 @@ ROWMAX_DEVICE void pin(float (&registers)[kCount]) {
   }
 }
 
+// Ends the life of values that the next wgmma overwrites: its operands are read as far as the
+// compiler knows, and keeping them apart from what was made of them takes registers.
+template <int kCount>
+ROWMAX_DEVICE void discard(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("" : "=f"(registers[i]));
+  }
+}
+
 template <int kCount>
 ROWMAX_DEVICE void pin(uint32_t (&registers)[kCount]) {
 #pragma unroll

@@ -14,14 +14,6 @@ ROWMAX_DEVICE void multiply(float (&s)[kScores], float factor) {
   }
 }
 
-// x * polynomial(x^2).
-ROWMAX_DEVICE float odd_polynomial(float x, float c0, float c1, float c2, float c3) {
-  const float square = x * x;
-  float sum = __fmaf_rn(c3, square, c2);
-  sum = __fmaf_rn(sum, square, c1);
-  return x * __fmaf_rn(sum, square, c0);
-}
-
 // s = tanh(factor * s). Large arguments x: 1 - 2 / (1 + e^2x), absolute error 2^-22, two special
 // functions more a score; a warp does without them while all its arguments are small. Which of the
 // two a score gets is its own affair. tanh.approx (2^-11 relative) would be an error of 1 % in P at

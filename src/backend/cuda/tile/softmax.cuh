@@ -1,6 +1,11 @@
 // Online softmax of one block of scores in the tensor cores' accumulator layout: element
 // s[4j + 2r + e] is row (lane / 4 + 8r) and column 8j + 2 (lane % 4) + e of a warp's 16 rows. A row
 // lives in the four lanes of a quad.
+//
+// A row's maximum is found in the tile's first block only. Later blocks take their exponentials at
+// once, against the reference at hand, and their sums tell afterwards whether it was too low: then
+// the block is done again with its maximum as the reference. One instruction in 4.5 a score less,
+// and no chain from the last score through maxima and shuffles to the first exponential.
 #pragma once
 
 #include "backend/cuda/ptx/math.cuh"
@@ -11,16 +16,17 @@ namespace rowmax::cuda::tile {
 template <bool kIsShifted>
 struct RowState {
   static constexpr bool kShifted = kIsShifted;
-  float max[2];       // of the scores s, possibly stale by 2^kLazyLog2
-  float sum[2];       // of this thread's columns only; the quad's sum is taken at the end
-  float subtract[2];  // what exponentials subtract: max in log2 units, 0 while max is -inf
-  float rescale[2];   // factor of O after a block
-  float offset[2];    // of the block at hand
+  float reference[2];  // a score of the row that no other exceeds by much; -inf: none seen yet
+  float sum[2];        // of this thread's columns only; the quad's sum is taken at the end
+  float subtract[2];   // what exponentials subtract: reference in log2 units, 0 while it is -inf
+  float offset[2];     // of the block at hand
 };
 
-// O and the sums are rescaled only when a row's maximum grew by more than this, in log2 units: the
-// factor 2^8 is harmless in fp32 sums and in P rounded to 16 bits.
-inline constexpr float kLazyLog2 = 8.0f;
+// Of a block in one lane, or it is done again; no P is above it then. Harmless in fp32 sums and 16
+// bits.
+inline constexpr float kLargestSum = 256.f;
+// A row's growth in a block, in log2 units, that keeps the sum of 32 P within it.
+inline constexpr float kLargestGrowth = 3.f;
 
 // Row maxima of a block.
 template <class State, int kScores>
@@ -49,69 +55,131 @@ template <class State>
 ROWMAX_DEVICE void set_subtract(State& state, float scale) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    state.subtract[r] = state.max[r] == -ptx::kInfinity ? 0.f : state.max[r] * scale;
+    state.subtract[r] = state.reference[r] == -ptx::kInfinity ? 0.f : state.reference[r] * scale;
   }
 }
 
-// A tile's first block.
+// References of a tile's first block: its maxima.
 template <class State, int kScores>
-ROWMAX_DEVICE void first_max(const float (&s)[kScores], State& state, float scale) {
-  row_max(s, state, state.max);
+ROWMAX_DEVICE void first_references(const float (&s)[kScores], State& state, float scale) {
+  row_max(s, state, state.reference);
   state.sum[0] = state.sum[1] = 0.f;
   set_subtract(state, scale);
 }
 
-// A later block. Returns whether O must be multiplied by state.rescale (uniform in the warp). The
-// decision is a row's own: its bits do not depend on the other rows of its warp.
-template <bool kSelect, class State, int kScores>
-ROWMAX_DEVICE bool next_max(const float (&s)[kScores], State& state, float scale) {
-  float max[2];
-  row_max(s, state, max);
-  bool grew[2];
+// What a block adds to the sums of a thread's two rows: even and odd columns.
+struct BlockSum {
+  float add[2];  // the exponent of score s is s * scale + add
+  float sum[2][2];
+};
+
+template <class State>
+ROWMAX_DEVICE BlockSum begin_block(const State& state, float scale) {
+  BlockSum block;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {  // -inf - -inf is NaN: not greater
-    grew[r] = (max[r] - state.max[r]) * scale > kLazyLog2;
+  for (int r = 0; r < 2; ++r) {
+    block.add[r] = State::kShifted ? __fmaf_rn(state.offset[r], scale, -state.subtract[r])
+                                   : -state.subtract[r];
   }
-  const bool any = __any_sync(ptx::kFullWarp, grew[0] || grew[1]);
-  if (kSelect || any) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      state.rescale[r] = grew[r] ? ptx::ex2((state.max[r] - max[r]) * scale) : 1.f;
-      state.max[r] = grew[r] ? max[r] : state.max[r];
-      state.sum[r] *= state.rescale[r];
-    }
-  }
-  set_subtract(state, scale);
-  return any;
+  return block;
 }
 
-// s becomes P = 2^((s + offset) * scale - subtract), and the sums grow by it. Three passes: all
-// FFMA, all EX2, all sums.
-template <class State, int kScores>
-ROWMAX_DEVICE void exponentials(float (&s)[kScores], State& state, float scale) {
-  float partial[2][2];
-  float add[2];
+// p = 2^((s + offset) * scale - subtract), packed by Row::pack, and the block's sums of that. In
+// portions of all FFMA, all EX2, all sums; s stays as it is.
+template <class Row, int kScores>
+ROWMAX_DEVICE void exponentials(const float (&s)[kScores], uint32_t (&p)[kScores / 2],
+                                BlockSum& block, float scale) {
+  constexpr int kPortion = 16;
+#pragma unroll
+  for (int begin = 0; begin < kScores; begin += kPortion) {
+    const int count = kScores - begin < kPortion ? kScores - begin : kPortion;
+    float e[kPortion];
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      e[i] = __fmaf_rn(s[begin + i], scale, block.add[(i >> 1) & 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      e[i] = ptx::ex2(e[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      float& sum = block.sum[(i >> 1) & 1][i & 1];
+      sum = begin + i < 4 ? e[i] : sum + e[i];
+    }
+#pragma unroll
+    for (int i = 0; i < count; i += 2) {
+      p[(begin + i) / 2] = Row::pack(e[i], e[i + 1]);
+    }
+  }
+}
+
+// The rows' sums grow by the block's.
+template <class State>
+ROWMAX_DEVICE void end_block(const BlockSum& block, State& state) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    add[r] = State::kShifted ? __fmaf_rn(state.offset[r], scale, -state.subtract[r])
-                             : -state.subtract[r];
+    state.sum[r] += block.sum[r][0] + block.sum[r][1];
   }
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    s[i] = __fmaf_rn(s[i], scale, add[(i >> 1) & 1]);
-  }
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    s[i] = ptx::ex2(s[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    float& sum = partial[(i >> 1) & 1][i & 1];
-    sum = i < 4 ? s[i] : sum + s[i];
-  }
+}
+
+// Whether some row of the warp has to do the block again with a higher reference, and which of this
+// thread's rows: some P may be above kLargestSum, or the row had no reference.
+template <class State>
+ROWMAX_DEVICE bool are_low(const BlockSum& block, const State& state, bool (&low)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    state.sum[r] += partial[r][0] + partial[r][1];
+    low[r] = !(block.sum[r][0] + block.sum[r][1] <= kLargestSum) ||
+             state.reference[r] == -ptx::kInfinity;
+  }
+  return __any_sync(ptx::kFullWarp, low[0] || low[1]);
+}
+
+// The block's maxima become the references of the rows that some lane of their quad found low; O
+// and the sums follow. A row's reference, and with it its bits, does not depend on the other rows
+// of its warp.
+template <class State, int kOut>
+ROWMAX_DEVICE void raise_references(const float (&max)[2], const bool (&low)[2], State& state,
+                                    float (&o)[kOut], float scale) {
+  float factor[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t lanes = __ballot_sync(ptx::kFullWarp, low[r]);
+    const bool raised = ((lanes >> (threadIdx.x & 28)) & 15) != 0 && max[r] > state.reference[r];
+    factor[r] = raised ? ptx::ex2((state.reference[r] - max[r]) * scale) : 1.f;
+    state.reference[r] = raised ? max[r] : state.reference[r];
+    state.sum[r] *= factor[r];
+  }
+  set_subtract(state, scale);
+#pragma unroll
+  for (int i = 0; i < kOut; ++i) {
+    o[i] *= factor[(i >> 1) & 1];
+  }
+}
+
+// After `are_low`.
+template <class State, int kScores, int kOut>
+ROWMAX_DEVICE void raise_references(const float (&s)[kScores], const bool (&low)[2], State& state,
+                                    float (&o)[kOut], float scale) {
+  float max[2];
+  row_max(s, state, max);
+  raise_references(max, low, state, o, scale);
+}
+
+// Before a block's exponentials, where scores are expected to grow: spares doing it again.
+template <class State, int kScores, int kOut>
+ROWMAX_DEVICE void raise_grown_references(const float (&s)[kScores], State& state, float (&o)[kOut],
+                                          float scale) {
+  static_assert(kScores <= 64);
+  float max[2];
+  bool low[2];
+  row_max(s, state, max);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {  // -inf - -inf is NaN: not greater
+    low[r] = (max[r] - state.reference[r]) * scale > kLargestGrowth;
+  }
+  if (__any_sync(ptx::kFullWarp, low[0] || low[1])) {
+    raise_references(max, low, state, o, scale);
   }
 }
 

@@ -54,6 +54,12 @@ ROWMAX_DEVICE AlibiRows alibi_rows(const ForwardParams& params, const TileInfo& 
   return rows;
 }
 
+// Whether some key before `key_end` is to the right of some row of the warp. Blocks are visited
+// from the last key to the first: there the bias grows from block to block, and references with it.
+ROWMAX_DEVICE bool has_keys_to_the_right(const AlibiRows& rows, int key_end) {
+  return __any_sync(ptx::kFullWarp, rows.distance[0] < key_end || rows.distance[1] < key_end);
+}
+
 // Sign of the scale, softcap, ALiBi of key block j. A row's scores are then s plus its offset,
 // which is a thread's own.
 template <class Row>

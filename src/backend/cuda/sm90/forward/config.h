@@ -9,12 +9,6 @@
 
 namespace rowmax::cuda::sm90 {
 
-// When O and l are rescaled to a grown row maximum. Both wait until it grew by more than 2^8.
-enum class Rescale : int {
-  kWarp = 0,  // O and l under one branch, taken when some row of the warp grew that much
-  kRow,  // l by selects; only the multiplication of O sits under a branch, after the exponentials
-};
-
 struct ForwardConfig {
   Element element = Element::kBF16;
   int head_dim = 0;
@@ -26,7 +20,6 @@ struct ForwardConfig {
   MaskClass mask = MaskClass::kBanded;
   // Rows of one option always apply it; rows with all decide at run time, 10 % slower.
   OptionClass options = OptionClass::kNone;
-  Rescale rescale = Rescale::kWarp;
   int early_turn = 0;  // 16-key steps of P V that a warpgroup issues after it has passed the turn
 };
 

@@ -1,8 +1,8 @@
 // The consumer warpgroups: 64 query rows each, scores and O in registers.
 //
 // One key block j: wait K | my turn | issue S = Q K_j | wait V | issue O += P V_(j+1) | pass turn |
-//                    wait S, free K | mask, row maxima | wait O, free V | rescale O if needed |
-//                    exponentials, sums | pack P
+//                    wait S, free K | mask | wait O, free V | exponentials, sums, pack P |
+//                    where a row's reference was too low: raise it, rescale O, again
 // so that softmax runs under the product of block j + 1 and under the others' products. With
 // several Q buffers nothing drains between tiles: the next tile's first product goes with this
 // one's last.
@@ -104,6 +104,7 @@ class Consumer {
   ROWMAX_DEVICE void issue_scores(uint32_t q, uint32_t k) {
     const uint64_t a = ptx::descriptor(q);
     const uint64_t b = ptx::descriptor(k);
+    ptx::discard(s_);
 #pragma unroll
     for (int i = 0; i < T::kHeadDim / 16; ++i) {
       ptx::Wgmma<T::kTileK>::template ss<T::kMma>(
@@ -127,31 +128,26 @@ class Consumer {
     ptx::wgmma_commit();
   }
 
-  ROWMAX_DEVICE void pack_p() {
-#pragma unroll
-    for (int i = 0; i < T::kPacked; ++i) {
-      p_[i] = T::pack(s_[2 * i], s_[2 * i + 1]);
-    }
-  }
-  ROWMAX_DEVICE void rescale_out() {
-#pragma unroll
-    for (int i = 0; i < T::kOut; ++i) {
-      o_[i] *= state_.rescale[(i >> 1) & 1];
-    }
-  }
-
   ROWMAX_DEVICE void mask(int j, uint32_t count) {
     mask_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
   }
 
-  // Softmax of a tile's first block; its product with V is issued by the next step.
+  // P of the block at hand, and its sums.
+  ROWMAX_DEVICE void all_exponentials() {
+    const float scale = params_.score.exponent_scale;
+    tile::BlockSum block = tile::begin_block(state_, scale);
+    tile::exponentials<T>(s_, p_, block, scale);
+    tile::end_block(block, state_);
+  }
+
+  // References of a tile's first block; its product with V is issued by the next step.
   ROWMAX_DEVICE void first_softmax(int j, uint32_t count) {
     if (T::kAlibi && params_.score.slopes != nullptr) {
       alibi_ = alibi_rows<Row>(params_, slot(count), row_, lane_);
     }
     change_scores<Row>(params_, alibi_, j, s_, state_.offset);
     mask(j, count);
-    tile::first_max(s_, state_, params_.score.exponent_scale);
+    tile::first_references(s_, state_, params_.score.exponent_scale);
   }
 
   // Skipped blocks: their stages are freed in order, and every warpgroup takes as many turns.
@@ -195,8 +191,7 @@ class Consumer {
       free_q();
     }
     first_softmax(tile_.block_end - 1, count);
-    tile::exponentials(s_, state_, params_.score.exponent_scale);
-    pack_p();
+    all_exponentials();
     if constexpr (T::kSkips) {
 #pragma unroll 1
       for (int i = 0; i < tile_.skipped; ++i) {
@@ -235,10 +230,6 @@ class Consumer {
     if constexpr (kMasked) {
       mask(j, count);
     }
-    constexpr bool kSelect = T::kConfig.rescale == Rescale::kRow;
-    const bool rescale = tile::next_max<kSelect>(s_, state_, scale);
-    // The product of block j + 1 has run under the row maxima. Waiting for it here, before the
-    // exponentials, frees V early and lets packing and rescaling hide among them.
     trace_.mark(TraceState::kWaitOut, j);
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
@@ -246,13 +237,19 @@ class Consumer {
     trace_.mark(TraceState::kExponentials, j);
     release(kVEmpty, blocks_ - 1);
     ++blocks_;
-    if (!kSelect && rescale) {
-      rescale_out();
+    if (T::kAlibi && params_.score.slopes != nullptr &&
+        has_keys_to_the_right(alibi_, (j + 1) * T::kTileK)) {
+      tile::raise_grown_references(s_, state_, o_, scale);
     }
-    tile::exponentials(s_, state_, scale);
-    pack_p();
-    if (kSelect && rescale) {
-      rescale_out();
+    tile::BlockSum block = tile::begin_block(state_, scale);
+    tile::exponentials<T>(s_, p_, block, scale);
+    bool low[2];
+    if (tile::are_low(block, state_, low)) {
+      tile::raise_references(s_, low, state_, o_, scale);
+      ptx::pin(s_);  // nothing made of the scores before is kept for here
+      all_exponentials();
+    } else {
+      tile::end_block(block, state_);
     }
   }
 
@@ -357,8 +354,7 @@ class Consumer {
       trace_.mark(TraceState::kExponentials, first);
       release(kVEmpty, last);
       ++blocks_;
-      tile::exponentials(s_, state_, params_.score.exponent_scale);
-      pack_p();
+      all_exponentials();
       if constexpr (!T::kTurns) {
         ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
       }

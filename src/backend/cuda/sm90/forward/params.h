@@ -21,11 +21,13 @@ inline constexpr int kInversePackShift = 20;
 struct TileOrder {
   int tiles = 0;  // upper bound: short sequences have fewer
   int batch = 0;
-  int section_units = 0;            // banded: units whose K and V share the L2 cache
-  Divider blocks = {};              // tiles of a unit, likewise an upper bound
-  Divider units_per_batch = {};     // heads_q / pack
-  Divider heads_per_kv = {};        // heads_q / heads_kv
-  Sections<Divider> sections = {};  // banded, of all units
+  Divider blocks = {};           // tiles of a unit, likewise an upper bound
+  Divider units_per_batch = {};  // heads_q / pack
+  Divider heads_per_kv = {};     // heads_q / heads_kv
+  // Banded rows' units whose K and V share the L2 cache. One of the two is set: where every batch
+  // element has the same lengths sections of all units, else the size of those of a batch element.
+  Sections<Divider> sections = {};
+  int section_units = 0;
   int pack = 1;
   int positions = 0;     // query positions of a tile: tile_q / pack
   int inverse_pack = 0;  // ceil(2^kInversePackShift / pack)

@@ -11,7 +11,6 @@ namespace rowmax::cuda::sm90 {
 namespace {
 
 ScoreParams score_params(const AttentionArgs& args) {
-  constexpr double kLog2E = 1.4426950408889634;
   const ScoreArgs& score = args.score;
   ScoreParams out;
   double natural = score.scale;  // softmax argument = s * natural
@@ -31,7 +30,7 @@ ScoreParams score_params(const AttentionArgs& args) {
       natural = -score.scale;
     }
   }
-  out.exponent_scale = static_cast<float>(natural * kLog2E);
+  out.exponent_scale = static_cast<float>(natural * ptx::kLog2EDouble);
   out.slopes = score.slopes;
   out.slope_scale = static_cast<float>(1.0 / natural);
   out.slope_batch = score.slope_batch;
@@ -65,6 +64,9 @@ Status tile_order(const KernelLaunch& launch, const ForwardConfig& config, const
   order.batch = static_cast<int>(shape.batch);
   order.units_per_batch = make_divider(static_cast<int>(units_per_batch));
   order.tiles = static_cast<int>(units * blocks);
+  if (config.mask != MaskClass::kBanded) {
+    return {};
+  }
   const int64_t head_bytes =
       std::max<int64_t>(1, shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * 2);
   const int64_t fit = std::max(kFewestHeads, kL2Bytes / head_bytes) * (heads_per_kv / order.pack);
@@ -73,9 +75,12 @@ Status tile_order(const KernelLaunch& launch, const ForwardConfig& config, const
   while (section * 2 <= fit && section * 2 <= group) {
     section *= 2;
   }
-  order.section_units = static_cast<int>(section);
-  order.sections = make_sections<Divider>(static_cast<int>(units), static_cast<int>(blocks),
-                                          own_lengths ? 1 : order.section_units, make_divider);
+  if (own_lengths) {
+    order.section_units = static_cast<int>(section);
+  } else {
+    order.sections = make_sections<Divider>(static_cast<int>(units), static_cast<int>(blocks),
+                                            static_cast<int>(section), make_divider);
+  }
   return {};
 }
 

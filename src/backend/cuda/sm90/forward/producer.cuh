@@ -185,6 +185,19 @@ ROWMAX_DEVICE bool produce_q(const ForwardParams& params, const SharedMap<Row>& 
   return true;
 }
 
+template <class Row>
+ROWMAX_DEVICE bool is_decoded(const SharedMap<Row>& shared, uint32_t count) {
+  return ptx::mbarrier_try_wait(shared.barrier(kSlotFull, ring_index<kTileSlots>(count)),
+                                ring_parity<kTileSlots>(count));
+}
+
+template <class Row>
+ROWMAX_DEVICE bool is_staged(const SharedMap<Row>& shared, uint32_t count) {
+  using T = Traits<Row>;
+  return ptx::mbarrier_try_wait(shared.barrier(kOFull, ring_index<T::kQBuffers>(count)),
+                                ring_parity<T::kQBuffers>(count));
+}
+
 // Stores the O of tile number `count` that consumers staged in the tile's Q buffer.
 template <class Row>
 ROWMAX_DEVICE void store_out(const ForwardParams& params, const SharedMap<Row>& shared,
@@ -224,13 +237,14 @@ ROWMAX_DEVICE void move_q_and_out(const ForwardParams& params, const SharedMap<R
   uint32_t stored = 0;
 #pragma unroll 1
   while (more || stored < loaded) {
-    if (more && loaded < stored + T::kQBuffers) {
+    const bool may_load = more && loaded < stored + T::kQBuffers;
+    if (may_load && (stored == loaded || is_decoded<Row>(shared, loaded))) {
       more = produce_q<Row>(params, shared, loaded);
       loaded += more ? 1 : 0;
-      continue;
+    } else if (!may_load || is_staged<Row>(shared, stored)) {  // O does not wait for the next tile
+      store_out<Row>(params, shared, stored);
+      ++stored;
     }
-    store_out<Row>(params, shared, stored);
-    ++stored;
   }
   ptx::bulk_wait_group<0>();
 }
