@@ -232,22 +232,26 @@ Status admit(const Request& request, const Candidate& candidate) {
   return steps.ok() ? Status() : steps.status();
 }
 
-// Kernels that do more than the problem asks lose to those that do not, whatever is predicted:
-// short problems take about as long by either, and the ranking table holds no times of such pairs.
+// Kernels that do more than the problem asks lose to those that do not, whatever is predicted: short
+// problems take about as long by either, and the ranking table holds no times of such pairs.
 void mark_excess(std::vector<Candidate>& serving) {
   constexpr double kMuchLarger = 1.4;  // D 96 and D 128 contend, D 128 and D 192 do not
+  const auto width = [](const Candidate& candidate) {
+    return candidate.kernel->config.head_dim + candidate.kernel->config.head_dim_v;
+  };
   int least = std::numeric_limits<int>::max();
-  bool plain = false;
+  int special = least;  // of kernels that have no code for other options
   for (const Candidate& candidate : serving) {
-    const KernelConfig& config = candidate.kernel->config;
-    least = std::min(least, config.head_dim + config.head_dim_v);
-    plain = plain || config.options == OptionClass::kNone;
+    least = std::min(least, width(candidate));
+    if (candidate.kernel->config.options != OptionClass::kAll) {
+      special = std::min(special, width(candidate));
+    }
   }
   for (Candidate& candidate : serving) {
-    const KernelConfig& config = candidate.kernel->config;
-    if (config.head_dim + config.head_dim_v > kMuchLarger * least) {
+    if (width(candidate) > kMuchLarger * least) {
       candidate.excess = Excess::kHeadDims;
-    } else if (plain && config.options == OptionClass::kAll) {
+    } else if (candidate.kernel->config.options == OptionClass::kAll &&
+               special <= width(candidate)) {
       candidate.excess = Excess::kOptions;
     }
   }

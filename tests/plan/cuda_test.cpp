@@ -198,7 +198,6 @@ TEST(Cuda, OptionsChooseTheirRows) {
       {"d128 softcap=1e-30", "_options"},
       {"d128 softcap=30 out=f32", "_options"},
       {"d128 alibi out=f32", "_options"},
-      {"d128", "_full"},
       {"d128 causal sinks", "_banded"},
       {"d256 causal", "_banded"},
   };
