@@ -9,8 +9,6 @@
 namespace rowmax::cuda::sm90 {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
-
 template <class T>
 T* region(const KernelLaunch& launch, Region which) {
   return reinterpret_cast<T*>(launch.regions[static_cast<int>(which)]);
@@ -132,7 +130,7 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
   params.head_dim = static_cast<int>(args.shape.head_dim);
   params.head_dim_v = static_cast<int>(args.shape.head_dim_v);
   params.scale = static_cast<float>(score.scale);
-  params.exponent_scale = static_cast<float>(score.scale * kLog2E);
+  params.exponent_scale = static_cast<float>(score.scale * ptx::kLog2EDouble);
   params.stats = region<float>(launch, Region::kRowStats);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.turns = region<int>(launch, Region::kTurns);
