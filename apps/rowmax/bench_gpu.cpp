@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -83,12 +84,19 @@ std::vector<Plan> plans_of(const testkit::Case& spec, const GpuBenchOptions& opt
   return plans;
 }
 
+// What is no regular file (a device, a pipe) cannot be replaced: it gets all lines after the last
+// case.
+bool replaceable(const std::string& path) {
+  std::error_code error;
+  return !std::filesystem::exists(path, error) || std::filesystem::is_regular_file(path, error);
+}
+
 }  // namespace
 
 std::vector<std::string> chosen_kernel(const Plan& chosen) { return {chosen.kernel()}; }
 
 std::vector<GpuResult> measure_on_gpu(const std::vector<testkit::Case>& cases,
-                                      const GpuBenchOptions& options) {
+                                      const GpuBenchOptions& options, const std::string& json) {
   std::vector<std::vector<Plan>> plans;
   for (const testkit::Case& spec : cases) {
     plans.push_back(plans_of(spec, options));
@@ -103,16 +111,19 @@ std::vector<GpuResult> measure_on_gpu(const std::vector<testkit::Case>& cases,
         with_memory_for(cases[n], [&queue] { return std::ref(queue.next()); });
     std::vector<std::vector<double>> seconds = require(
         testkit::time_on_gpu(plans[n], inputs, options.rounds, options.round_seconds), text);
+    const std::string date = date_text();
     for (size_t k = 0; k < plans[n].size(); ++k) {
       results.push_back({text, plans[n][k].kernel(), case_flops(cases[n], inputs),
-                         testkit::predicted_seconds(plans[n][k]), std::move(seconds[k])});
+                         testkit::predicted_seconds(plans[n][k]), std::move(seconds[k]), date});
+    }
+    if (!json.empty() && (n + 1 == cases.size() || replaceable(json))) {
+      require(write_file_atomically(json, {json_lines(results, options.device)}));
     }
   }
   return results;
 }
 
 std::string json_lines(const std::vector<GpuResult>& results, const DeviceInfo& device) {
-  const std::string date = date_text();
   std::string lines;
   for (const GpuResult& result : results) {
     const Json line = {{"case", result.text},
@@ -123,7 +134,7 @@ std::string json_lines(const std::vector<GpuResult>& results, const DeviceInfo& 
                        {"clock_ghz", device.clock_ghz},
                        {"memory_gbps", device.memory_gbps},
                        {"version", ROWMAX_VERSION_STRING},
-                       {"date", date},
+                       {"date", result.date},
                        {"rounds", result.seconds.size()},
                        {"seconds_median", median(result.seconds)},
                        {"seconds_p10", quantile(result.seconds, 0.1)},
@@ -136,14 +147,11 @@ std::string json_lines(const std::vector<GpuResult>& results, const DeviceInfo& 
 
 int bench_on_gpu(const std::vector<testkit::Case>& cases, const std::string& json,
                  const GpuBenchOptions& options) {
-  const std::vector<GpuResult> results = measure_on_gpu(cases, options);
-  const std::string lines = json_lines(results, options.device);
-  if (json == "-") {
-    fmt::print("{}", lines);
+  const bool to_stdout = json == "-";
+  const std::vector<GpuResult> results = measure_on_gpu(cases, options, to_stdout ? "" : json);
+  if (to_stdout) {
+    fmt::print("{}", json_lines(results, options.device));
     return kExitOk;
-  }
-  if (!json.empty()) {
-    require(write_file_atomically(json, {lines}));
   }
   Table table({"time", "predicted", "measured / predicted", "TFLOP/s", "<kernel", "<case"});
   for (const GpuResult& result : results) {

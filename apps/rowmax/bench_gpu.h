@@ -32,11 +32,13 @@ struct GpuResult {
   double flops = 0.0;
   double predicted = 0.0;       // seconds
   std::vector<double> seconds;  // an entry a round
+  std::string date;             // when they were complete
 };
 
-// Kernels of one case in turns, round by round.
+// Kernels of one case in turns, round by round. `json`: a file that after every case holds the
+// lines of all so far, so that a failure loses none of them; empty: none.
 std::vector<GpuResult> measure_on_gpu(const std::vector<testkit::Case>& cases,
-                                      const GpuBenchOptions& options);
+                                      const GpuBenchOptions& options, const std::string& json);
 
 // One JSON line a result (docs/benchmarking.md).
 std::string json_lines(const std::vector<GpuResult>& results, const DeviceInfo& device);

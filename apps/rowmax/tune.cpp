@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -30,6 +32,34 @@ struct Options {
   double round_seconds = 0.005;
 };
 
+void refuse_repeated(const std::vector<testkit::Case>& cases) {
+  std::set<std::string> texts;
+  for (const testkit::Case& spec : cases) {
+    if (const std::string text = testkit::to_string(spec); !texts.insert(text).second) {
+      bad_input(fmt::format("case \"{}\" is given twice; accepted: each case once", text));
+    }
+  }
+}
+
+// What a measurement takes has no meaning for recorded times.
+void refuse_with_from(const CLI::App& app) {
+  for (const char* name :
+       {"cases", "--suite", "--device", "--rounds", "--round-seconds", "--json"}) {
+    if (app.count("--from") > 0 && app.count(name) > 0) {
+      bad_input(
+          fmt::format("--from is given with {}; accepted: --from alone, or with --out", name));
+    }
+  }
+}
+
+// It would take the place of the planner's choice, which the report judges.
+void refuse_forced_kernel() {
+  const char* name = std::getenv("ROWMAX_FORCE_KERNEL");
+  if (name != nullptr && *name != '\0') {
+    bad_input(fmt::format("ROWMAX_FORCE_KERNEL is '{}'; accepted: unset or empty", name));
+  }
+}
+
 std::string measured_lines(const Options& options) {
   if (!options.device.starts_with("cuda")) {
     bad_input(
@@ -38,19 +68,17 @@ std::string measured_lines(const Options& options) {
                     options.device));
   }
   const std::vector<testkit::Case> cases = read_cases(options.cases, options.suite, "tune");
+  refuse_repeated(cases);
   GpuBenchOptions bench;
   bench.device = require(find_device(options.device));
   bench.kernels = [&bench](const Plan& chosen) { return contenders(chosen, bench.device); };
   bench.rounds = options.rounds;
   bench.round_seconds = options.round_seconds;
   bench.ahead = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
-  return json_lines(measure_on_gpu(cases, bench), bench.device);
+  return json_lines(measure_on_gpu(cases, bench, options.json), bench.device);
 }
 
 std::string recorded_lines(const Options& options) {
-  if (!options.cases.empty() || !options.suite.empty() || !options.json.empty()) {
-    bad_input("--from is given with cases, --suite or --json; accepted: --from alone");
-  }
   const Buffer file = require(read_file(options.from));
   return {file.data(), file.bytes()};
 }
@@ -92,7 +120,7 @@ class Choices {
   int unmeasured_ = 0;
 };
 
-// The times of the case that begins at `begin`.
+// The times of the case that begins at `begin`, which are neighbours.
 std::span<const TimedKernel> case_at(std::span<const TimedKernel> times, size_t begin) {
   size_t end = begin;
   while (end < times.size() && times[end].text == times[begin].text) {
@@ -119,15 +147,14 @@ void print_report(const TuneTimes& all, plan::RankingTable ranking) {
              table.text(), with.text(), without.text());
 }
 
-int run(const Options& options) {
+int run(const Options& options, const CLI::App& app) {
+  refuse_forced_kernel();
+  refuse_with_from(app);
   refuse_same_file({"--out", options.out}, {{"--json", options.json}, {"--from", options.from}});
   refuse_unwritable({"--out", options.out});
   refuse_unwritable({"--json", options.json});
   const std::string lines =
       options.from.empty() ? measured_lines(options) : recorded_lines(options);
-  if (!options.json.empty()) {
-    require(write_file_atomically(options.json, {lines}));
-  }
   const TuneTimes all = read_times(lines, options.from.empty() ? "measurement" : options.from);
   if (all.unknown > 0) {
     fmt::print(stderr, "rowmax tune: {} times left out: this build has no such kernel\n",
@@ -170,7 +197,7 @@ Verb add_tune(CLI::App& app) {
   app.add_option("--out", options->out, "write the table to this file")
       ->check(not_empty("the path of a file"));
   app.footer(kFooter);
-  return [options] { return run(*options); };
+  return [options, &app] { return run(*options, app); };
 }
 
 }  // namespace rowmax::app

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "api/backends.h"
 #include "plan/planner.h"
@@ -44,6 +45,17 @@ DeviceInfo device_of(const Json& line) {
   return device;
 }
 
+// Refuses a line of another device or build than the first one's: the table is of one.
+void check_source(const Json& line, const Json& first) {
+  for (const char* key :
+       {"device", "isa", "multiprocessors", "clock_ghz", "memory_gbps", "version"}) {
+    if (line.at(key) != first.at(key)) {
+      bad_input(fmt::format("{} is {}, that of the first line {}; accepted: one device and version",
+                            key, line.at(key).dump(), first.at(key).dump()));
+    }
+  }
+}
+
 std::string source_of(const Json& line) {
   return fmt::format("{}, rowmax {}", line.at("device").get<std::string>(),
                      line.at("version").get<std::string>());
@@ -67,18 +79,28 @@ double positive(const Json& line, const char* key) {
   return value;
 }
 
-void add_line(const Json& line, TuneTimes& all) {
-  const std::string source = source_of(line);
-  if (all.source.empty()) {
-    all.source = source;
+// Lines that were read: the first, and where each kernel of a case has its time.
+struct ReadLines {
+  Json first;
+  std::map<std::pair<std::string, std::string>, int> numbers;
+};
+
+void add_line(const Json& line, int number, ReadLines& read, TuneTimes& all) {
+  if (read.first.is_null()) {
+    all.source = source_of(line);
     all.device = device_of(line);
-  } else if (source != all.source) {
-    bad_input(fmt::format("is of '{}', the first line of '{}'; accepted: one device and version",
-                          source, all.source));
+    read.first = line;
   }
+  check_source(line, read.first);
   TimedKernel time;
   time.text = line.at("case").get<std::string>();
   time.kernel = line.at("kernel").get<std::string>();
+  if (const auto [at, added] = read.numbers.try_emplace({time.text, time.kernel}, number); !added) {
+    bad_input(
+        fmt::format("kernel {} of case \"{}\" has its time in line {}; accepted: one time of "
+                    "a kernel a case",
+                    time.kernel, time.text, at->second));
+  }
   time.seconds = std::sqrt(positive(line, "seconds_median") * positive(line, "seconds_p10"));
   const AttentionProblem problem = problem_of(time.text);
   const Result<Plan> plan = plan_with({}, problem, all.device, time.kernel);
@@ -104,16 +126,29 @@ void fit_contenders_only(std::vector<TimedKernel>& times) {
   }
 }
 
+// Files that were put together have lines of a case in several places.
+void group_by_case(std::vector<TimedKernel>& times) {
+  std::map<std::string, size_t> places;
+  for (const TimedKernel& time : times) {
+    places.try_emplace(time.text, places.size());
+  }
+  std::stable_sort(times.begin(), times.end(),
+                   [&places](const TimedKernel& a, const TimedKernel& b) {
+                     return places.at(a.text) < places.at(b.text);
+                   });
+}
+
 }  // namespace
 
 TuneTimes read_times(const std::string& lines, const std::string& name) {
   TuneTimes all;
+  ReadLines read;
   std::istringstream stream(lines);
   int number = 0;
   for (std::string line; std::getline(stream, line);) {
     ++number;
     try {
-      add_line(Json::parse(line), all);
+      add_line(Json::parse(line), number, read, all);
     } catch (const Json::exception& error) {
       bad_input(fmt::format("{}:{}: {}", name, number, error.what()));
     } catch (const Failure& failure) {
@@ -126,6 +161,7 @@ TuneTimes read_times(const std::string& lines, const std::string& name) {
                     "--json",
                     name));
   }
+  group_by_case(all.times);
   fit_contenders_only(all.times);
   return all;
 }
