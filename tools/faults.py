@@ -183,5 +183,5 @@ FAULTS = [
     Fault("last_query_tile_not_visited", VISITS,
           "(static_cast<int>(rows.end) + tile_q - 1) / tile_q", "static_cast<int>(rows.end) / tile_q"),
     Fault("ranking_of_the_other_bands", PLAN + "ranking.cpp",
-          "entry.problems == place.problems", "entry.problems != place.problems"),
+          "entry.problems != place.problems", "entry.problems == place.problems"),
 ]

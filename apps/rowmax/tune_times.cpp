@@ -21,8 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Kernels contend whose times the model puts within this factor of the least of a case: larger than
-// the model's errors between rows; beyond it are rows for other head dims and with options that the
-// case does not need.
+// the model's errors between rows.
 constexpr double kWithin = 1.5;
 // Shorter problems are bound by memory: what they take says nothing of a row's inner loop.
 constexpr int64_t kFittedRows = 256;
@@ -114,15 +113,17 @@ void add_line(const Json& line, int number, ReadLines& read, TuneTimes& all) {
   all.times.push_back(std::move(time));
 }
 
-// Lines of kernels that do not contend by this tree's model say nothing of those that do.
-void fit_contenders_only(std::vector<TimedKernel>& times) {
-  std::map<std::string, double> least;
-  for (const TimedKernel& time : times) {
-    const auto [at, added] = least.try_emplace(time.text, time.model_seconds);
-    at->second = std::min(at->second, time.model_seconds);
-  }
-  for (TimedKernel& time : times) {
-    time.fitted = time.fitted && time.model_seconds <= kWithin * least.at(time.text);
+// Lines of kernels that do not contend in this tree say nothing of those that do.
+void fit_contenders_only(TuneTimes& all) {
+  std::map<std::string, std::vector<std::string>> fitted;  // kernels of a case
+  for (TimedKernel& time : all.times) {
+    const auto [at, added] = fitted.try_emplace(time.text);
+    if (added) {
+      at->second =
+          contenders(require(plan_with({}, problem_of(time.text), all.device, "")), all.device);
+    }
+    time.fitted = time.fitted &&
+                  std::find(at->second.begin(), at->second.end(), time.kernel) != at->second.end();
   }
 }
 
@@ -162,13 +163,13 @@ TuneTimes read_times(const std::string& lines, const std::string& name) {
                     name));
   }
   group_by_case(all.times);
-  fit_contenders_only(all.times);
+  fit_contenders_only(all);
   return all;
 }
 
 std::vector<std::string> contenders(const Plan& plan, const DeviceInfo& device) {
   std::vector<std::pair<double, std::string>> kernels;
-  for (const std::string& kernel : testkit::serving_kernels(plan)) {
+  for (const std::string& kernel : testkit::contending_kernels(plan)) {
     const Plan forced = require(plan_with({}, plan.problem(), device, kernel));
     kernels.emplace_back(testkit::predicted_seconds(forced), kernel);
   }

@@ -232,8 +232,8 @@ Status admit(const Request& request, const Candidate& candidate) {
   return steps.ok() ? Status() : steps.status();
 }
 
-// Kernels that do more than the problem asks lose to those that do not, whatever is predicted: short
-// problems take about as long by either, and the ranking table holds no times of such pairs.
+// Kernels that do more than the problem asks lose to those that do not, whatever is predicted:
+// short problems take about as long by either, and the ranking table holds no times of such pairs.
 void mark_excess(std::vector<Candidate>& serving) {
   constexpr double kMuchLarger = 1.4;  // D 96 and D 128 contend, D 128 and D 192 do not
   const auto width = [](const Candidate& candidate) {
