@@ -7,6 +7,8 @@ A unit may take 8 s of processor time and 0.6 GB, one unit at a time. Twice the 
 other work runs: cores of virtual machines are often the two halves of one. A CUDA unit may not spill
 registers, unless its row's instances.def says how much with the measurement behind it:
   // spills NAME: 24 bytes; reason
+More time is admitted there likewise:
+  // seconds NAME: 12; reason
 and ptxas may not report that it serialised wgmma or ignored a register request.
 """
 import json
@@ -27,13 +29,13 @@ UNIT = re.compile(r".*/CMakeFiles/(\w+)\.dir/(?:units/|.*/)?(\w+)\.(?:cpp|cu)\.o
 PTXAS_ERRORS = re.compile(r"C7508|C7514|C7515|setmaxnreg ignored|serializ", re.I)
 
 
-def allowed_spills():
-    """Row name -> bytes of spill stores that its instances.def admits."""
-    allowed = {}
+def admitted(what, unit):
+    """Row name -> what its instances.def admits: bytes of spill stores, or seconds."""
+    numbers = {}
     for path in ROOT.glob("src/backend/cuda/**/instances.def"):
-        for name, count in re.findall(r"^// spills (\w+): (\d+) bytes; \S", path.read_text(), re.M):
-            allowed[name] = int(count)
-    return allowed
+        for name, count in re.findall(rf"^// {what} (\w+): (\d+){unit}; \S", path.read_text(), re.M):
+            numbers[name] = int(count)
+    return numbers
 
 
 def compile_once(entry):
@@ -59,13 +61,12 @@ def compile_once(entry):
     return f"{unit} [{target}]", usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6, text
 
 
-def complaints(name, seconds, gigabytes, text, limit, allowed):
+def complaints(name, seconds, gigabytes, text, limit, spills):
     if seconds > limit or gigabytes > MAX_GB:
         yield f"{seconds:.1f} s, {gigabytes:.2f} GB; at most {limit:g} s and {MAX_GB} GB"
     spilled = max((int(n) for n in re.findall(r"(\d+) bytes spill stores", text)), default=0)
-    admitted = allowed.get(name.split(" ")[0], 0)
-    if spilled > admitted:
-        yield f"spills {spilled} bytes; at most {admitted}"
+    if spilled > spills:
+        yield f"spills {spilled} bytes; at most {spills}"
     for line in text.split("\n"):
         if PTXAS_ERRORS.search(line) or re.search(r"\bwarning\b", line):
             yield line.strip()
@@ -82,12 +83,13 @@ def main(arguments):
         print(f"{build}: no kernel units; configure it first", file=sys.stderr)
         return 2
     busy = os.getloadavg()[0] > os.cpu_count() / 2
-    limit = MAX_SECONDS * (BUSY_FACTOR if busy else 1.0)
-    allowed = allowed_spills()
+    spills, times = admitted("spills", " bytes"), admitted("seconds", "")
     measured = sorted((compile_once(unit) for unit in units), key=lambda unit: -unit[1])
     bad = 0
     for name, seconds, gigabytes, text in measured:
-        for complaint in complaints(name, seconds, gigabytes, text, limit, allowed):
+        row = name.split(" ")[0]
+        limit = times.get(row, MAX_SECONDS) * (BUSY_FACTOR if busy else 1.0)
+        for complaint in complaints(name, seconds, gigabytes, text, limit, spills.get(row, 0)):
             bad += 1
             print(f"{name}: {complaint}")
     worst = measured[0]

@@ -23,6 +23,7 @@ FEATURES = [
     ("fp16", "f16 s600 d64", None),
     ("fp64", "f64 s600 d64", None),
     ("any D, Dv from 1 to 576", "f32 s600 d576 dv1", None),
+    ("any D, Dv up to 128 in multiples of 8", "f32 s600 d120 dv8", None),
     ("any D, Dv up to 256 in multiples of 8", "f32 s600 d248 dv8", None),
     ("GQA, MQA", "f32 hq8 hkv2 s600 d64", None),
     ("causal", "f32 s600 d64 causal", None),
@@ -56,14 +57,14 @@ def kernel_of(command, op, words, isa):
     return match.group(1) if match else ""
 
 
-def gpu_cell(command, words):
-    """What a Hopper GPU offers for a forward case; f32 words stand for bf16 there."""
+def gpu_cell(command, op, words):
+    """What a Hopper GPU offers for a case; f32 words stand for bf16 there."""
     if not words:
         return ""
     dtype, rest = words.split(" ", 1)
     if rest != "s600 d64" and dtype == "f32":
         dtype = "bf16"
-    run = subprocess.run([command, "explain", "--device", "h200", f"forward {dtype} {rest}"],
+    run = subprocess.run([command, "explain", "--device", "h200", f"{op} {dtype} {rest}"],
                          capture_output=True, text=True, check=False)
     if not re.search(r"^kernel\s+sm90_", run.stdout, re.M):
         return "refused by name"
@@ -71,7 +72,8 @@ def gpu_cell(command, words):
 
 
 def support_table(command):
-    lines = ["| feature | forward, CPU | backward, CPU | forward, Hopper GPU |", "|---|---|---|---|"]
+    lines = ["| feature | forward, CPU | backward, CPU | forward, Hopper GPU | backward, Hopper GPU |",
+             "|---|---|---|---|---|"]
     for name, forward, backward in FEATURES:
         cells = []
         for op, words in (("forward", forward), ("backward", forward if backward is None else backward)):
@@ -87,7 +89,9 @@ def support_table(command):
                         isas.append(kernel.rsplit("_", 1)[1])
                 kind = " (decode kernel)" if kernels[0].startswith("decode") else ""
                 cells.append(", ".join(isas) + kind)
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {gpu_cell(command, forward)} |")
+        cells.append(gpu_cell(command, "forward", forward))
+        cells.append(gpu_cell(command, "backward", forward if backward is None else backward))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

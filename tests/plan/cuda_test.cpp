@@ -88,9 +88,9 @@ std::vector<std::string> served_lines() {
         lines.push_back("forward " + dtype + shape + " " + option);
       }
     }
-    for (const char* words : backward) {
-      lines.push_back("backward " + dtype + words);
-    }
+  }
+  for (const char* words : backward) {
+    lines.push_back(std::string("backward bf16 ") + words);
   }
   return lines;
 }
@@ -163,6 +163,7 @@ TEST(Cuda, DeclinesByName) {
       {"forward bf16 s64 d65", "65"},
       {"forward bf16 s64 d264", "264"},
       {"backward f32 s64 d64", "f32"},
+      {"backward f16 s64 d64", "f16"},
       {"backward bf16 s64 d65", "65"},
       {"backward bf16 s64 d136", "136"},
       {"backward bf16 s64 d128 dv192", "192"},
@@ -404,7 +405,7 @@ TEST(Cuda, BackwardHasRowStatisticsBeforeAndDqAfterIt) {
 }
 
 TEST(Cuda, BackwardWithoutDqHasNoSumsOfIt) {
-  const Result<Plan> plan = plan_of("backward f16 b2 h4 s500 d64 grads=dk,dv");
+  const Result<Plan> plan = plan_of("backward bf16 b2 h4 s500 d64 grads=dk,dv");
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->steps().size(), 2u);
   EXPECT_EQ(plan->data().region_size[static_cast<int>(Region::kDqPartials)], 0u);
