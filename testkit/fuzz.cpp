@@ -239,6 +239,13 @@ Case random_gpu_case(Random* random) {
     p.score.mask = p.score.bias = {};
     p.score.document_ids = false;
     p.score.dropout_p = 0.0;
+    if (p.op == Op::kBackward) {  // what its kernels serve so far
+      p.dtype = p.out_dtype = DType::kBF16;
+      s.head_dim = std::min<int64_t>(s.head_dim, 128);
+      s.head_dim_v = std::min<int64_t>(s.head_dim_v, 128);
+      p.score.softcap = 0.0;
+      p.score.alibi = false;
+    }
     p.storage = {};
     if (random->chance(0.3)) {
       p.storage.query = p.storage.key = Source::kRagged;

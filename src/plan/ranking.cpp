@@ -29,6 +29,9 @@ RankingFactors ranking_weights(double keys) {
 }
 
 double ranking_factor(RankingTable table, const RankingPlace& place, const KernelConfig& config) {
+  if (config.step != StepKind::kForward) {  // the one pass that is tuned so far
+    return 1.0;
+  }
   const RankingFactors weights = ranking_weights(place.keys);
   double sum = 0.0;  // of the class's entries, in logarithms
   int count = 0;

@@ -38,7 +38,7 @@ RankingPlace ranking_place(const AttentionProblem& problem);
 RankingFactors ranking_weights(double keys);
 
 // What the kernel's predicted time beyond the launch is multiplied by: from its entry for such
-// problems, else the geometric mean of all entries for them, else 1.
+// problems, else the geometric mean of all entries for them, else 1. Of forward kernels; others: 1.
 double ranking_factor(RankingTable table, const RankingPlace& place, const KernelConfig& config);
 
 // The committed table, src/plan/ranking_sm90.def.

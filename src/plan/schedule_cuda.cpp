@@ -40,6 +40,11 @@ TileBlocks tile_blocks(const AttentionProblem& problem, const KernelConfig& conf
 }
 
 int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config) {
+  // With ALiBi the rows of a warp decide together when to look for maxima, and packing by the
+  // batch's lengths would change which rows those are.
+  if (problem.batch_invariant && problem.score.alibi) {
+    return 1;
+  }
   const int64_t group = problem.sizes.heads_q / problem.sizes.heads_kv;
   int64_t pack = std::min<int64_t>(group, config.tile_q);
   while (group % pack != 0) {

@@ -81,6 +81,15 @@ TEST(CudaSchedule, ExplainSaysHowManyHeadsArePacked) {
   EXPECT_FALSE(says("h8 s300", "query heads packed"));
 }
 
+// A warp's rows must not change with the longest sequence of the batch where they matter.
+TEST(CudaSchedule, InvariantAlibiIsNotPacked) {
+  for (const char* length : {"s60", "s300", "s4096"}) {
+    const std::string words = std::string("hq8 hkv2 alibi invariant causal ") + length;
+    EXPECT_EQ(schedule_of(plan_on("sm90_forward_bf16_d128_q128k128_banded_alibi", words)).pack, 1)
+        << words;
+  }
+}
+
 // One row of each of 8 heads that share keys is one tile, not eight.
 TEST(CudaSchedule, PredictionsCountPackedTiles) {
   const auto us = [](const std::string& words) {

@@ -169,7 +169,7 @@ TEST(Cuda, DeclinesByName) {
       {"backward bf16 s64 d128 dv192", "192"},
       {"backward bf16 s64 d64 softcap=30", "softcap"},
       {"backward bf16 s64 d64 alibi", "ALiBi"},
-      {"backward bf16 s64 d64 scale=-1", "positive scale"},
+      {"backward bf16 s64 d64 scale=-1", "at least 1e-30"},
       {"backward bf16 s64 d64 dropout=0.1", "dropout"},
       {"backward bf16 s64 d64 mask=bhrc", "mask"},
       {"backward bf16 s64 d64 out=f32", "out_dtype"},

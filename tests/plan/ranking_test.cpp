@@ -67,6 +67,11 @@ TEST(Ranking, EntriesAreOfAClass) {
 }
 
 // A factor of 1 would put a kernel that was not measured ahead of all that were.
+TEST(Ranking, BackwardKernelsAreNotTunedYet) {
+  const Plan plan = plan_with(plan::sm90_ranking(), "backward bf16 b2 h4 s1000 d128 causal");
+  EXPECT_EQ(plan.data().ranking_factor, 1.0);
+}
+
 TEST(Ranking, WithoutAnEntryTheMeanOfTheOthers) {
   const RankingEntry table[] = {{"a", MaskClass::kBanded, {4.0, 4.0, 4.0, 4.0}},
                                 {"a", MaskClass::kFull, {2.0, 2.0, 2.0, 2.0}},

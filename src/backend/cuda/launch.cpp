@@ -45,7 +45,7 @@ Status launch_kernel(const CompiledKernel& kernel, int device, const Grid& grid,
     return status;
   }
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
+  config.gridDim = dim3(static_cast<unsigned>(grid.x));
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);

@@ -19,7 +19,6 @@ struct CompiledKernel {
 
 struct Grid {
   int x = 1;
-  int y = 1;
   int threads = 1;
 };
 

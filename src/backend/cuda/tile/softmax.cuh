@@ -136,8 +136,8 @@ ROWMAX_DEVICE bool are_low(const BlockSum& block, const State& state, bool (&low
 }
 
 // The block's maxima become the references of the rows that some lane of their quad found low; O
-// and the sums follow. A row's reference, and with it its bits, does not depend on the other rows
-// of its warp.
+// and the sums follow. A row's reference, and with it its bits, does not depend on what the other
+// rows of its warp hold.
 template <class State, int kOut>
 ROWMAX_DEVICE void raise_references(const float (&max)[2], const bool (&low)[2], State& state,
                                     float (&o)[kOut], float scale) {
@@ -166,7 +166,8 @@ ROWMAX_DEVICE void raise_references(const float (&s)[kScores], const bool (&low)
   raise_references(max, low, state, o, scale);
 }
 
-// Before a block's exponentials, where scores are expected to grow: spares doing it again.
+// Before a block's exponentials, where scores are expected to grow: spares doing it again. It
+// raises earlier than sums would: whether it is called must not depend on other rows' values.
 template <class State, int kScores, int kOut>
 ROWMAX_DEVICE void raise_grown_references(const float (&s)[kScores], State& state, float (&o)[kOut],
                                           float scale) {

@@ -25,7 +25,8 @@ struct BackwardConfig {
 };
 
 // Probabilities are rounded to the operand's type times 2^shift: in fp16 those below 2^-14 would
-// lose bits, and a key may have no other.
+// lose bits, and a key may have no other. No row is fp16 yet: dS needs such a unit too
+// (docs/kernels/sm90_backward.md).
 ROWMAX_HOST_DEVICE constexpr int probability_shift(Element element) {
   return element == Element::kF16 ? 11 : 0;
 }

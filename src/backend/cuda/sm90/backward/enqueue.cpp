@@ -60,6 +60,9 @@ Status enqueue_helper(const KernelLaunch& launch, const CompiledKernel& kernel, 
 
 #define ROWMAX_HELPER(name, step, element)                                                      \
   Status enqueue_sm90_##name(const KernelLaunch& launch) {                                      \
+    if (Status status = check_operand_maps(launch, "sm90_" #name); !status.ok()) {              \
+      return status;                                                                            \
+    }                                                                                           \
     return enqueue_helper(launch, {"sm90_" #name, kernel_##step(Element::element), 0, nullptr}, \
                           prepare_##step(launch));                                              \
   }

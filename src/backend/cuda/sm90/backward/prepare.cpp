@@ -141,6 +141,14 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
   return encode.ok() ? encode_maps(args, config, *encode, params) : encode.status();
 }
 
+Status check_operand_maps(const KernelLaunch& launch, const char* kernel) {
+  BackwardConfig config;  // boxes of any row: what may be refused does not depend on them
+  config.head_dim = config.tile_q = kPanelColumns;
+  BackwardParams params;
+  const Result<MapEncoder> encode = MapEncoder::create(kernel);
+  return encode.ok() ? encode_maps(*launch.args, config, *encode, params) : encode.status();
+}
+
 RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   const AttentionArgs& args = *launch.args;
   RowStatsParams params;

@@ -10,6 +10,10 @@ namespace rowmax::cuda::sm90 {
 
 Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config,
                         const char* kernel, BackwardParams& params);
+// Whether the copy engine can read and write the operands of a pass: its first step asks, so that
+// nothing is launched when a later one would be refused.
+Status check_operand_maps(const KernelLaunch& launch, const char* kernel);
+
 RowStatsParams prepare_row_stats(const KernelLaunch& launch);
 ReduceParams prepare_reduce(const KernelLaunch& launch);
 

@@ -18,7 +18,7 @@ Status check_features(const AttentionProblem& problem) {
   } features[] = {
       {score.softcap != 0.0, "has no softcap"},
       {score.alibi, "has no ALiBi"},
-      {problem.effective_scale() < kSmallestScale, "needs a positive scale"},
+      {problem.effective_scale() < kSmallestScale, "needs a scale of at least 1e-30"},
   };
   for (const auto& feature : features) {
     if (feature.wanted) {
@@ -60,9 +60,16 @@ Status supports_backward(const AttentionProblem& problem, const KernelConfig& co
   if (Status status = check_features(problem); !status.ok()) {
     return status;
   }
+  const Storage& storage = problem.storage;
+  const double ragged_tiles =  // every sequence may end in a part of one
+      storage.query == Source::kRagged
+          ? tiles_of(1, sizes.heads_q, storage.total_q, config.tile_q) +
+                tiles_of(sizes.batch, sizes.heads_q, 1, 1)
+          : 0.0;
   return check_sizes(
-      problem, std::max(tiles_of(sizes.batch, sizes.heads_q, sizes.seqlen_q, config.tile_q),
-                        tiles_of(sizes.batch, sizes.heads_kv, sizes.seqlen_k, config.tile_k)));
+      problem,
+      std::max({ragged_tiles, tiles_of(sizes.batch, sizes.heads_q, sizes.seqlen_q, config.tile_q),
+                tiles_of(sizes.batch, sizes.heads_kv, sizes.seqlen_k, config.tile_k)}));
 }
 
 Status supports_helper(const AttentionProblem& problem, const KernelConfig& config) {
