@@ -87,6 +87,25 @@ bool every_row_sees_a_key(const AttentionArgs& args, int64_t batch) {
   return true;
 }
 
+// The second sequence is of NaN: all of its results must be, and another's must not.
+Status check_nan_sequence(const AttentionArgs& args) {
+  if (!every_row_sees_a_key(args, 1)) {
+    return Status::invalid(
+        "inputs=nansequence: a row of the second sequence sees no key; accepted: lengths and a "
+        "band with which every row sees one");
+  }
+  int64_t others = 0;  // without keys their results are zeros, not NaN
+  for (int64_t batch = 0; batch < args.shape.batch; ++batch) {
+    others += batch == 1 ? 0 : sequence_extent(args, batch).q_len;
+  }
+  if (others == 0) {
+    return Status::invalid(
+        "inputs=nansequence: no other sequence has query rows; accepted: lengths with a neighbour "
+        "whose results are looked at");
+  }
+  return {};
+}
+
 void write_index(const TensorView& view, int64_t at, int64_t value) {
   if (view.dtype == DType::kI64) {
     static_cast<int64_t*>(view.data)[at] = value;
@@ -111,10 +130,10 @@ Result<std::unique_ptr<CaseInputs>> CaseInputs::create(const Case& spec) {
     return args.status();
   }
   inputs->args_ = *args;
-  if (spec.inputs == InputKind::kNanSequence && !every_row_sees_a_key(*args, 1)) {
-    return Status::invalid(
-        "inputs=nansequence: a row of the second sequence sees no key; accepted: lengths and a "
-        "band with which every row sees one");
+  if (spec.inputs == InputKind::kNanSequence) {
+    if (Status status = check_nan_sequence(*args); !status.ok()) {
+      return status;
+    }
   }
   inputs->fill_mask();
   inputs->fill_documents();

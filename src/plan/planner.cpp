@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernel_api/plan_data.h"
+#include "kernel_api/schedule.h"
 #include "plan/cost_cuda.h"
 #include "plan/refusal.h"
 #include "plan/schedule_cpu.h"
@@ -28,7 +29,7 @@ using detail::PlanStep;
 enum class Excess {
   kNone,
   kOptions,   // has code for options of other problems, which others do without
-  kHeadDims,  // is made for much larger head dims than others that serve
+  kHeadDims,  // is made for larger head dims than others that serve
 };
 
 struct Candidate {
@@ -235,23 +236,28 @@ Status admit(const Request& request, const Candidate& candidate) {
 // Kernels that do more than the problem asks lose to those that do not, whatever is predicted:
 // short problems take about as long by either, and the ranking table holds no times of such pairs.
 void mark_excess(std::vector<Candidate>& serving) {
-  constexpr double kMuchLarger = 1.4;  // D 96 and D 128 contend, D 128 and D 192 do not
-  const auto width = [](const Candidate& candidate) {
+  const auto columns = [](const Candidate& candidate) {
     return candidate.kernel->config.head_dim + candidate.kernel->config.head_dim_v;
   };
-  int least = std::numeric_limits<int>::max();
-  int special = least;  // of kernels that have no code for other options
+  // Columns are stored in panels of 64: D 96 and D 128 take the same shared memory and contend.
+  const auto panels = [](const Candidate& candidate) {
+    constexpr int64_t kPanelColumns = 64;
+    return ceil_div(candidate.kernel->config.head_dim, kPanelColumns) +
+           ceil_div(candidate.kernel->config.head_dim_v, kPanelColumns);
+  };
+  int64_t least_panels = std::numeric_limits<int64_t>::max();
+  int special_columns = std::numeric_limits<int>::max();  // of kernels without other options' code
   for (const Candidate& candidate : serving) {
-    least = std::min(least, width(candidate));
+    least_panels = std::min(least_panels, panels(candidate));
     if (candidate.kernel->config.options != OptionClass::kAll) {
-      special = std::min(special, width(candidate));
+      special_columns = std::min(special_columns, columns(candidate));
     }
   }
   for (Candidate& candidate : serving) {
-    if (width(candidate) > kMuchLarger * least) {
+    if (panels(candidate) > least_panels) {
       candidate.excess = Excess::kHeadDims;
     } else if (candidate.kernel->config.options == OptionClass::kAll &&
-               special <= width(candidate)) {
+               special_columns <= columns(candidate)) {
       candidate.excess = Excess::kOptions;
     }
   }

@@ -12,6 +12,7 @@
 #include "api/backends.h"
 #include "fake_backend.h"
 #include "kernel_api/plan_data.h"
+#include "kernel_api/schedule.h"
 #include "plan/cost_cuda.h"
 #include "plan/planner.h"
 #include "plan/ranking.h"
@@ -332,13 +333,24 @@ TEST(Cuda, ShortProblemsTakeTheirOwnRows) {
             const KernelConfig& config = plan->data().steps[0].kernel->config;
             EXPECT_EQ(config.options, OptionClass::kNone) << line << ": " << config.name;
             const Sizes& sizes = plan->problem().sizes;
-            EXPECT_LE(config.head_dim + config.head_dim_v,
-                      1.4 * static_cast<double>(sizes.head_dim + sizes.head_dim_v))
+            EXPECT_LE(ceil_div(config.head_dim, int64_t{64}), ceil_div(sizes.head_dim, int64_t{64}))
+                << line << ": " << config.name;
+            EXPECT_LE(ceil_div(config.head_dim_v, int64_t{64}),
+                      ceil_div(sizes.head_dim_v, int64_t{64}))
                 << line << ": " << config.name;
           }
         }
       }
     }
+  }
+}
+
+// The same among rows with all options, of which the table has not every one.
+TEST(Cuda, OptionsDoNotWidenTheRow) {
+  for (const int length : {16, 64, 512, 4096}) {
+    const Result<Plan> plan =
+        plan_of(fmt::format("forward bf16 b2 h8 s{} d128 alibi softcap=1 scale=-1", length));
+    EXPECT_EQ(plan->kernel(), "sm90_forward_bf16_d128_q128k128_banded_options") << length;
   }
 }
 

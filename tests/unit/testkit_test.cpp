@@ -134,6 +134,14 @@ TEST(CaseText, ASequenceOfNaNSharesNoKeys) {
   }
 }
 
+TEST(Inputs, ASequenceOfNaNHasANeighbourWithRows) {
+  const std::string form =
+      "forward f32 b2 h1 sq8 sk8 d8 used_q used_k inputs=nansequence klens=8,8 qlens=";
+  const Status alone = CaseInputs::create(parse_case(form + "0,8").value()).status();
+  EXPECT_NE(alone.message().find("no other sequence has query rows"), std::string::npos);
+  EXPECT_TRUE(CaseInputs::create(parse_case(form + "1,8").value()).ok());
+}
+
 TEST(Inputs, EveryRowOfASequenceOfNaNSeesAKey) {
   const std::string form = "forward f32 b2 h1 sq8 sk8 d8 used_q used_k inputs=nansequence ";
   const auto status_of = [&form](const std::string& words) {
