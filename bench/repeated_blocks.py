@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How often the sm90 forward kernel does a key block again, without a GPU.
 
-    bench/repeated_blocks.py [--limit 256]
+    bench/repeated_blocks.py [--limit 32768]
 
 A warp repeats a block when one lane's sum of exponentials exceeds the limit (kLargestSum of
 src/backend/cuda/tile/softmax.cuh): 16 query rows a warp, a row in four lanes, key blocks from the last to
@@ -62,7 +62,7 @@ def report(name, all_scores, block_keys, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--limit", type=float, default=256.0)
+    parser.add_argument("--limit", type=float, default=32768.0)
     limit = parser.parse_args().limit
     path = os.path.join(ROOT, "data", "minilm_layer3_dense.safetensors")
     q, k = tensor(path, "q")[0], tensor(path, "k")[0]  # (512, 12, 32)

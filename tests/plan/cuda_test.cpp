@@ -426,7 +426,7 @@ TEST(Cuda, BackwardWithoutDqHasNoSumsOfIt) {
 
 // The counter of tiles, whatever the size and the thread count.
 TEST(Cuda, WorkspaceOfOneStep) {
-  const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128");
+  const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128 causal");
   EXPECT_EQ(plan->workspace_bytes(), 64u);
   EXPECT_EQ(plan->workspace_bytes(16), 64u);
 }

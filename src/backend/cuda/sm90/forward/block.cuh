@@ -26,7 +26,7 @@ ROWMAX_DEVICE LoopTile own_blocks(const TileInfo& tile, int warpgroup) {
     const LoopBlocks& loop = tile.loops[warpgroup];
     return {ptx::uniform(tile.block_begin), ptx::uniform(loop.end), ptx::uniform(loop.skipped)};
   }
-  return {T::kBanded ? ptx::uniform(tile.block_begin) : 0, ptx::uniform(tile.block_end), 0};
+  return {ptx::uniform(tile.block_begin), ptx::uniform(tile.block_end), 0};
 }
 
 // ALiBi of a thread's two rows.

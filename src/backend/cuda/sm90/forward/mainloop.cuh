@@ -132,12 +132,9 @@ class Consumer {
     mask_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
   }
 
-  // P of the block at hand, and its sums.
-  ROWMAX_DEVICE void all_exponentials() {
-    const float scale = params_.score.exponent_scale;
-    tile::BlockSum block = tile::begin_block(state_, scale);
-    tile::exponentials<T>(s_, p_, block, scale);
-    tile::end_block(block, state_);
+  // P of a tile's first block, and its sums.
+  ROWMAX_DEVICE void first_exponentials() {
+    tile::block_exponentials<T>(s_, p_, state_, params_.score.exponent_scale);
   }
 
   // References of a tile's first block; its product with V is issued by the next step.
@@ -191,7 +188,7 @@ class Consumer {
       free_q();
     }
     first_softmax(tile_.block_end - 1, count);
-    all_exponentials();
+    first_exponentials();
     if constexpr (T::kSkips) {
 #pragma unroll 1
       for (int i = 0; i < tile_.skipped; ++i) {
@@ -204,7 +201,6 @@ class Consumer {
   // Key block j; accumulate is 0 when the product of block j + 1 is the tile's first.
   template <bool kMasked>
   ROWMAX_DEVICE void step(int j, uint32_t count, int accumulate) {
-    const float scale = params_.score.exponent_scale;
     const uint32_t q = q_descriptor(count);
     const uint32_t k = k_descriptor(blocks_);
     const uint32_t v = v_descriptor(blocks_ - 1);
@@ -239,18 +235,9 @@ class Consumer {
     ++blocks_;
     if (T::kAlibi && params_.score.slopes != nullptr &&
         has_keys_to_the_right(alibi_, (j + 1) * T::kTileK)) {
-      tile::raise_grown_references(s_, state_, o_, scale);
+      tile::raise_grown_references(s_, state_, o_, params_.score.exponent_scale);
     }
-    tile::BlockSum block = tile::begin_block(state_, scale);
-    tile::exponentials<T>(s_, p_, block, scale);
-    bool low[2];
-    if (tile::are_low(block, state_, low)) {
-      tile::raise_references(s_, low, state_, o_, scale);
-      ptx::pin(s_);  // nothing made of the scores before is kept for here
-      all_exponentials();
-    } else {
-      tile::end_block(block, state_);
-    }
+    tile::later_exponentials<T>(s_, p_, o_, state_, params_.score.exponent_scale);
   }
 
   // The tile's key blocks but the first. Returns whether a product has gone into O.
@@ -287,7 +274,7 @@ class Consumer {
       }
     } else {
 #pragma unroll 1
-      for (; j >= 0; --j) {
+      for (; j >= tile_.block_begin; --j) {
         step<false>(j, count, accumulate);
         accumulate = 1;
       }
@@ -345,7 +332,7 @@ class Consumer {
       ptx::pin(s_);
       trace_.mark(TraceState::kMaximum, first);
       release(kKEmpty, blocks_);
-      const RowStateOf<Row> done = state_;
+      RowStateOf<Row> done = state_;
       first_softmax(first, next);
       trace_.mark(TraceState::kWaitOut, first);
       ptx::wgmma_wait<0>();
@@ -354,7 +341,7 @@ class Consumer {
       trace_.mark(TraceState::kExponentials, first);
       release(kVEmpty, last);
       ++blocks_;
-      all_exponentials();
+      first_exponentials();
       if constexpr (!T::kTurns) {
         ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
       }
