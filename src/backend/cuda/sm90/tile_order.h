@@ -155,29 +155,36 @@ ROWMAX_FORCE_INLINE Piece piece_of(const CutTiles& cut, int range, bool second) 
   return piece;
 }
 
-// What one warpgroup of a tile visits, from block `end` - 1 down to the tile's first. Its first
-// block is masked; of the others those in [clean_begin, clean_end) are visible to all of its rows.
+// What one warpgroup of a tile visits, from block `end` - 1 down to `begin`. Its first block is
+// masked; of the others those in [clean_begin, clean_end) are visible to all of its rows. The
+// tile's other blocks are skipped: before those of its rows' window, above their diagonal.
 struct alignas(16) LoopBlocks {
+  int begin;
   int end;
-  int clean_end;
   int clean_begin;
-  int skipped;  // blocks of the tile above its rows' diagonal
+  int clean_end;
 };
 
-// Of a warpgroup whose first row sees keys before first_end, and its last row those of
-// [last_begin, last_end). Without `skips` it visits the tile's blocks above its diagonal, too.
-ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, int first_end, int last_begin,
-                                           int last_end, int tile_k, bool skips) {
+// Keys that a warpgroup's first row sees, and its last one.
+struct EdgeRows {
+  KeyBlocks first;
+  KeyBlocks last;
+};
+
+// Of a warpgroup of a tile that visits blocks `tile`, if it `skips`; else it visits all of them.
+ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, const EdgeRows& keys, int tile_k,
+                                           bool skips) {
   LoopBlocks loop;
-  loop.end = (last_end - 1) / tile_k + 1;
+  loop.end = (keys.last.end - 1) / tile_k + 1;
   loop.end = loop.end < tile.begin + 1 ? tile.begin + 1 : loop.end;
-  loop.end = loop.end < tile.end ? loop.end : tile.end;
-  loop.clean_end = first_end / tile_k;
-  loop.clean_end = loop.clean_end < tile.begin ? tile.begin : loop.clean_end;
-  loop.clean_begin = (last_begin + tile_k - 1) / tile_k;
-  loop.clean_begin = loop.clean_begin < tile.begin ? tile.begin : loop.clean_begin;
-  loop.end = skips ? loop.end : tile.end;
-  loop.skipped = tile.end - loop.end;
+  loop.end = skips && loop.end < tile.end ? loop.end : tile.end;
+  loop.begin = keys.first.begin / tile_k;
+  loop.begin = loop.begin < loop.end - 1 ? loop.begin : loop.end - 1;
+  loop.begin = skips && loop.begin > tile.begin ? loop.begin : tile.begin;
+  loop.clean_end = keys.first.end / tile_k;
+  loop.clean_end = loop.clean_end < loop.begin ? loop.begin : loop.clean_end;
+  loop.clean_begin = (keys.last.begin + tile_k - 1) / tile_k;
+  loop.clean_begin = loop.clean_begin < loop.begin ? loop.begin : loop.clean_begin;
   return loop;
 }
 

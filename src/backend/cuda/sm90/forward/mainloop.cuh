@@ -170,11 +170,19 @@ class Consumer {
     }
   }
 
+  // Blocks skipped at the end of the last tile, after its last product: its V may be in the stage
+  // that another warpgroup's last V comes to. No copy is under way when the CTA ends.
+  ROWMAX_DEVICE void finish_skipped(int blocks) {
+    skip_keys<true>(blocks);
+#pragma unroll 1
+    for (int i = blocks; i > 0; --i) {
+      wait(kVFull, blocks_ - i);
+    }
+  }
+
   // Scores of a tile's first block with nothing beside them.
   ROWMAX_DEVICE void first_block(uint32_t count) {
-    if constexpr (T::kSkips) {
-      skip_keys<false>(tile_.skipped);
-    }
+    skip_keys<false>(tile_.skipped);
     const uint32_t q = q_descriptor(count);
     const uint32_t k = k_descriptor(blocks_);
     wait(kKFull, blocks_);
@@ -244,9 +252,7 @@ class Consumer {
   ROWMAX_DEVICE int loop(uint32_t count) {
     int accumulate = 0;
     int j = tile_.block_end - 2;
-    if constexpr (T::kSkips) {
-      skip_values(tile_.skipped);
-    }
+    skip_values(tile_.skipped);
     if constexpr (T::kBanded && T::kOptions) {  // one copy of the long step, looks at every block
 #pragma unroll 1
       for (; j >= tile_.block_begin; --j) {
@@ -301,9 +307,10 @@ class Consumer {
       const uint32_t next = count + 1;
       ptx::mbarrier_wait(shared_.barrier(kQFull, ring_index<T::kQBuffers>(next)),
                          ring_parity<T::kQBuffers>(next));
-      const LoopTile next_tile = load_tile(next);
+      LoopTile next_tile = load_tile(next);
       if (next_tile.block_end == 0) {
         last_block(accumulate);
+        finish_skipped(left_blocks<Row>(slot(count), warpgroup()));
         // Every warp of this warpgroup has read Q before O overwrites it.
         ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
         store_staged<Row>(params_, shared_, o_, state_, row_, count);
@@ -311,6 +318,7 @@ class Consumer {
       }
       const uint32_t last = blocks_ - 1;  // of this tile
       if constexpr (T::kSkips) {
+        next_tile.skipped += left_blocks<Row>(slot(count), warpgroup());
         skip_keys<true>(next_tile.skipped);
       }
       const uint32_t q = q_descriptor(next);
@@ -359,10 +367,13 @@ class Consumer {
       store_direct<Row>(params_, slot(count), o_, state_, row_);
       ++count;
       ptx::mbarrier_wait(shared_.barrier(kQFull, 0), ring_parity<1>(count));
+      const int left = left_blocks<Row>(slot(count - 1), warpgroup());
       tile_ = load_tile(count);
       if (tile_.block_end == 0) {
+        finish_skipped(left);
         return;
       }
+      tile_.skipped += left;
     }
   }
 

@@ -88,9 +88,10 @@ template <class Row>
 ROWMAX_DEVICE void decode_loop(const TileOrder& order, TileInfo& tile, int warpgroup) {
   const int first = position_in_tile(order, warpgroup * 64);
   const int last = position_in_tile(order, warpgroup * 64 + 63);
-  tile.loops[warpgroup] =
-      loop_blocks({tile.block_begin, tile.block_end}, tile.key_end + first, tile.key_begin + last,
-                  tile.key_end + last, Traits<Row>::kTileK, Traits<Row>::kSkips);
+  const EdgeRows keys = {{tile.key_begin + first, tile.key_end + first},
+                         {tile.key_begin + last, tile.key_end + last}};
+  tile.loops[warpgroup] = loop_blocks({tile.block_begin, tile.block_end}, keys, Traits<Row>::kTileK,
+                                      Traits<Row>::kSkips);
 }
 
 // The next number of a launch, counted from 0. As many are taken as there are tiles, and whoever
