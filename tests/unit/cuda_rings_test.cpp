@@ -91,14 +91,14 @@ Role load(Model& model, int& loaded, const std::vector<int>& released) {
 // The loops of mainloop.cuh, run_overlapped() or run_drained(), without arithmetic.
 Role consume(Model& model, int group, bool drained) {
   const std::suspend_always pause;
-  int blocks = 0;   // K blocks done
-  int skipped = 0;  // of the tile at hand, those left of the tile before included
-  bool first = true;
+  int blocks = 0;      // K blocks done
+  int skipped = 0;     // of the tile at hand, those left of the tile before included
+  bool drains = true;  // no product of the tile before is left to do beside this one's first
   for (size_t t = 0; t < model.tiles.size(); ++t) {
     const Tile& tile = model.tiles[t];
     const LoopBlocks& loop = tile.loops[static_cast<size_t>(group)];
-    const int last = blocks - 1;  // V of the tile before, not used yet unless drained
-    const bool beside = !first && !drained;
+    const int last = blocks - 1;  // V of the tile before
+    const bool beside = !drains;
     skipped += tile.blocks.end - loop.end;
     for (int i = 0; i < skipped; ++i, ++blocks) {  // skip_keys()
       while (model.k_loaded <= blocks || (beside && model.turn != group)) {
@@ -143,8 +143,8 @@ Role consume(Model& model, int group, bool drained) {
       model.release(model.v_released, blocks - 1);
     }
     skipped = loop.begin - tile.blocks.begin;
-    first = false;
-    if (drained || t + 1 == model.tiles.size()) {  // last_block()
+    drains = drained || skipped > 0 || t + 1 == model.tiles.size();
+    if (drains) {  // last_block()
       while (model.v_loaded <= blocks - 1 || model.turn != group) {
         co_await pause;
       }
@@ -193,26 +193,41 @@ bool runs_through(Model& model, bool drained, std::mt19937& random) {
   return false;
 }
 
-// Tiles at random places of a band, as a CTA's walk through many problems would meet them.
+// Tiles of a random problem, in some order, as a CTA may meet them.
 std::vector<Tile> random_tiles(const ForwardConfig& c, std::mt19937& random) {
   const auto below = [&](int bound) {
     return static_cast<int>(random() % static_cast<unsigned>(bound));
   };
-  const int left = below(3) == 0 ? 1 << 20 : below(1200);
-  const int right = below(2) == 0 ? 0 : below(100);
-  std::vector<Tile> tiles(static_cast<size_t>(1 + below(6)));
-  for (Tile& tile : tiles) {
-    const int position = below(20) * c.tile_q + below(2) * below(64);
-    tile.blocks = cuda::sm90::tile_key_blocks(std::max(0, position - left),
-                                              position + c.tile_q + right, c.tile_k);
+  const int seqlen_q = 1 + below(1500);
+  const int seqlen_k = below(2) == 0 ? seqlen_q : 1 + below(1500);
+  BandArgs args;
+  args.has_left = below(3) != 0;
+  args.left = below(1300) - 100;
+  args.has_right = below(3) != 0;
+  args.right =
+      below(3) == 0 ? 0 : below(300) - static_cast<int>(std::clamp<int64_t>(args.left, 0, 100));
+  args.top_left = below(2) == 0;
+  const RowBand band = resolve_band(args, seqlen_q, seqlen_k);
+  const int hi = band.has_hi ? static_cast<int>(band.hi) : 1 << 28;
+  const int lo = band.has_lo ? static_cast<int>(band.lo) : -(1 << 28);
+  std::vector<Tile> tiles;
+  for (int position = 0; position < seqlen_q; position += c.tile_q) {
+    const int rows = std::min(c.tile_q, seqlen_q - position);
+    const KeyRange keys = block_keys(band, position, position + rows, seqlen_k);
+    Tile tile;
+    tile.blocks = cuda::sm90::tile_key_blocks(static_cast<int>(keys.begin),
+                                              static_cast<int>(keys.end), c.tile_k);
     for (int group = 0; group < c.warpgroups; ++group) {
       const int top = position + 64 * group;
-      const int bottom = top + 63;
       tile.loops.push_back(cuda::sm90::loop_blocks(
-          tile.blocks, {{top - left, top + right + 1}, {bottom - left, bottom + right + 1}},
-          c.tile_k, true));
+          tile.blocks, {{top + lo, top + hi + 1}, {top + 63 + lo, top + 63 + hi + 1}}, c.tile_k,
+          true));
     }
+    tiles.push_back(tile);
+    tiles.push_back(tile);  // of another head
   }
+  std::shuffle(tiles.begin(), tiles.end(), random);
+  tiles.resize(std::min<size_t>(tiles.size(), 12));
   return tiles;
 }
 
@@ -223,7 +238,7 @@ TEST(CudaRings, WarpgroupsThatSkipBlocksNeverBlockEachOther) {
         config.warpgroups == 1) {
       return;
     }
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < 200; ++round) {
       Model model(config, random_tiles(config, random));
       ASSERT_TRUE(runs_through(model, cuda::sm90::q_buffers(config) == 1, random)) << name;
       EXPECT_EQ(std::count(model.k_released.begin(), model.k_released.end(), config.warpgroups),
