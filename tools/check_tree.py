@@ -39,6 +39,7 @@ LAYERS = {
     "bench": ["src/kernel_api", "src/core", "src/problem", "testkit"],
     "tests/consumer": [],
     "tests/cli": ["apps", "testkit"],
+    "tests/device": ["testkit"],
     "tests/numeric": ["src/kernel_api", "testkit"],
     "tests/plan": ["src/kernel_api", "src/plan", "testkit"],
     "tests/unit": ["src/kernel_api", "testkit"],
