@@ -221,7 +221,7 @@ std::vector<Tile> random_tiles(const ForwardConfig& c, std::mt19937& random) {
       const int top = position + 64 * group;
       tile.loops.push_back(cuda::sm90::loop_blocks(
           tile.blocks, {{top + lo, top + hi + 1}, {top + 63 + lo, top + 63 + hi + 1}}, c.tile_k,
-          true));
+          cuda::sm90::skips_of(c)));
     }
     tiles.push_back(tile);
     tiles.push_back(tile);  // of another head

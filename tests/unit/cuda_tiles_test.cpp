@@ -162,7 +162,7 @@ void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seq
       const int top = first + group * 64 / pack;
       const LoopBlocks loop =
           cuda::sm90::loop_blocks(tile, {{top + lo, top + hi + 1}, {last + lo, last + hi + 1}},
-                                  c.tile_k, c.tile_q > c.tile_k);
+                                  c.tile_k, cuda::sm90::skips_of(c));
       ASSERT_TRUE(tile.begin <= loop.begin && loop.begin < loop.end && loop.end <= tile.end);
       ASSERT_LE(tile.end - loop.end, c.stages) << row.name;
       ASSERT_LE(loop.begin - tile.begin, c.stages) << row.name;

@@ -171,16 +171,22 @@ struct EdgeRows {
   KeyBlocks last;
 };
 
-// Of a warpgroup of a tile that visits blocks `tile`, if it `skips`; else it visits all of them.
+// Which of the tile's blocks a warpgroup that sees none of their keys leaves out.
+struct Skips {
+  bool left;
+  bool right;
+};
+
+// Of a warpgroup of a tile that visits blocks `tile`.
 ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, const EdgeRows& keys, int tile_k,
-                                           bool skips) {
+                                           const Skips& skips) {
   LoopBlocks loop;
   loop.end = (keys.last.end - 1) / tile_k + 1;
   loop.end = loop.end < tile.begin + 1 ? tile.begin + 1 : loop.end;
-  loop.end = skips && loop.end < tile.end ? loop.end : tile.end;
+  loop.end = skips.right && loop.end < tile.end ? loop.end : tile.end;
   loop.begin = keys.first.begin / tile_k;
   loop.begin = loop.begin < loop.end - 1 ? loop.begin : loop.end - 1;
-  loop.begin = skips && loop.begin > tile.begin ? loop.begin : tile.begin;
+  loop.begin = skips.left && loop.begin > tile.begin ? loop.begin : tile.begin;
   loop.clean_end = keys.first.end / tile_k;
   loop.clean_end = loop.clean_end < loop.begin ? loop.begin : loop.clean_end;
   loop.clean_begin = (keys.last.begin + tile_k - 1) / tile_k;

@@ -33,7 +33,8 @@ ROWMAX_DEVICE LoopTile own_blocks(const TileInfo& tile, int warpgroup) {
 // Blocks of a tile left of those that a warpgroup visits.
 template <class Row>
 ROWMAX_DEVICE int left_blocks(const TileInfo& tile, int warpgroup) {
-  return Traits<Row>::kSkips ? ptx::uniform(tile.loops[warpgroup].begin - tile.block_begin) : 0;
+  return skips_of(Row::kConfig).left ? ptx::uniform(tile.loops[warpgroup].begin - tile.block_begin)
+                                     : 0;
 }
 
 // ALiBi of a thread's two rows.

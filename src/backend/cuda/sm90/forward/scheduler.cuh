@@ -91,7 +91,7 @@ ROWMAX_DEVICE void decode_loop(const TileOrder& order, TileInfo& tile, int warpg
   const EdgeRows keys = {{tile.key_begin + first, tile.key_end + first},
                          {tile.key_begin + last, tile.key_end + last}};
   tile.loops[warpgroup] = loop_blocks({tile.block_begin, tile.block_end}, keys, Traits<Row>::kTileK,
-                                      Traits<Row>::kSkips);
+                                      skips_of(Row::kConfig));
 }
 
 // The next number of a launch, counted from 0. As many are taken as there are tiles, and whoever

@@ -21,8 +21,8 @@ struct Traits {
   static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
   // Tiles may be cut along keys.
   static constexpr bool kCuts = !kBanded;
-  // A warpgroup may have its last block before the tile's.
-  static constexpr bool kSkips = kBanded && kConfig.tile_q > kConfig.tile_k;
+  // Warpgroups of a tile visit different blocks.
+  static constexpr bool kSkips = skips_of(kConfig).right;
   static constexpr bool kOptions = kConfig.options == OptionClass::kAll;
   static constexpr bool kAlibi = kOptions || kConfig.options == OptionClass::kAlibi;
   static constexpr bool kSoftcap = kOptions || kConfig.options == OptionClass::kSoftcap;
