@@ -543,7 +543,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     const Candidate& loser = serving[i];
     goes_before(winner, loser, rule);
     declined.push_back({loser.kernel->config.name, lost_reason(loser, winner, rule), true,
-                        rule == RankRule::kTime});
+                        is_gpu(device) && rule != RankRule::kExcess});
   }
 
   Result<PlanData> data =

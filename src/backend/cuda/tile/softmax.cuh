@@ -22,11 +22,11 @@ struct RowState {
   float offset[2];     // of the block at hand
 };
 
-// Of a block in one lane, or it is done again; no P is above it then: fp16 holds 65504. fp32 sums
-// of 2^20 keys hold it for V up to 1e28.
-inline constexpr float kLargestSum = 32768.f;
+// Of a block in one lane, or it is done again; no P is above it then. Harmless in fp32 sums and 16
+// bits; a higher limit makes the error of rows larger where one late key outweighs the others.
+inline constexpr float kLargestSum = 256.f;
 // A row's growth in a block, in log2 units, that keeps the sum of 32 P within it.
-inline constexpr float kLargestGrowth = 10.f;
+inline constexpr float kLargestGrowth = 3.f;
 
 // Row maxima of a block.
 template <class State, int kScores>
