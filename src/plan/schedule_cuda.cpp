@@ -107,8 +107,15 @@ void cut_last_wave(const AttentionProblem& problem, const KernelConfig& config,
   if (ranges <= tiles || blocks > kMostBlocks / (tiles * ranges)) {
     return;
   }
-  const int64_t saved = (blocks - ceil_div(tiles * blocks, ranges)) * block_clocks(config);
-  if (2 * saved < 3 * merge_clocks(config)) {  // a margin: both are estimates
+  const double block = static_cast<double>(block_clocks(config));
+  const double wave = static_cast<double>(blocks) * block;
+  const double part = static_cast<double>(ceil_div(tiles * blocks, ranges)) * block;
+  // Not below what memory takes: single queries of many heads.
+  const double uncut = wave * static_cast<double>(ceil_div(schedule.items, device.cores));
+  const double memory = count_work(problem).bytes / device.memory_gbps * device.clock_ghz;
+  const double saved = std::min(wave - part, uncut - memory);
+  constexpr double kMargin = 1.5;  // all are estimates
+  if (saved < kMargin * static_cast<double>(merge_clocks(config))) {
     return;
   }
   schedule.cut_tiles = tiles;
