@@ -68,7 +68,7 @@ def gpu_cell(command, op, words):
                          capture_output=True, text=True, check=False)
     if not re.search(r"^kernel\s+sm90_", run.stdout, re.M):
         return "refused by name"
-    return "sm90 (keys are not split yet)" if " sq1 " in words else "sm90"
+    return "sm90 (full bands: few tiles are cut along keys)" if " sq1 " in words else "sm90"
 
 
 def support_table(command):
