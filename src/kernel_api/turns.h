@@ -3,7 +3,7 @@
 
 namespace rowmax {
 
-// Region::kTurns: one for each warp that adds to the tile.
-inline constexpr int kTurnWarps = 4;
+// Region::kTurns: of a tile of dQ.
+inline constexpr int kTurnWarps = 1;
 
 }  // namespace rowmax

@@ -49,7 +49,6 @@ ROWMAX_DEVICE bool decode_key_tile(const BackwardParams& params, const TilePlace
 // a CTA that is at work on it, however many run at once.
 template <class Row>
 ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
-  using T = BackwardTraits<Row>;
 #pragma unroll 1
   for (;;) {
     const int index = atomicAdd(params.ticket, 1);
@@ -57,13 +56,8 @@ ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
       tile.steps = -1;
       return;
     }
-    TilePlace at;
-    if constexpr (T::kBanded) {  // a causal band makes the first tiles the longest
-      at = place_by_length(index, params.sections);
-      at.block = params.blocks.value - 1 - at.block;
-    } else {
-      at = place_by_unit(index, params.blocks);
-    }
+    TilePlace at = place_by_length(index, params.sections);
+    at.block = params.blocks.value - 1 - at.block;  // a causal band makes the first tiles longest
     at.batch = divide(at.unit, params.units_per_batch);
     at.unit -= at.batch * params.units_per_batch.value;
     if (decode_key_tile<Row>(params, at, tile)) {
