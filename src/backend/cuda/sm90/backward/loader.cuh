@@ -1,7 +1,6 @@
 // Warp 0: tickets; K and V of a key tile, then Q, dO and the row statistics of each step.
 #pragma once
 
-#include "backend/cuda/ptx/opaque.cuh"
 #include "backend/cuda/sm90/backward/scheduler.cuh"
 
 namespace rowmax::cuda::sm90 {
@@ -20,7 +19,7 @@ class Loader {
     for (uint32_t count = 0;; ++count) {
       KeyTile& slot = shared_.tiles[ring_index<kKeyTileSlots>(count)];
       if (threadIdx.x == 0) {
-        next_key_tile<Row>(ptx::opaque_fields(params_), slot);
+        next_key_tile<Row>(params_, slot);
         ptx::mbarrier_arrive(shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count)));
       }
       __syncwarp();

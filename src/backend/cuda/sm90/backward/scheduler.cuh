@@ -57,7 +57,8 @@ ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
       return;
     }
     TilePlace at = place_by_length(index, params.sections);
-    at.block = params.blocks.value - 1 - at.block;  // a causal band makes the first tiles longest
+    at.block =
+        params.sections.blocks - 1 - at.block;  // a causal band makes the first tiles longest
     at.batch = divide(at.unit, params.units_per_batch);
     at.unit -= at.batch * params.units_per_batch.value;
     if (decode_key_tile<Row>(params, at, tile)) {
@@ -67,8 +68,8 @@ ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
 }
 
 // The steps of a key tile: query heads of its group one after the other, of each the query tiles
-// from the last to the first. In a causal or windowed band, key tiles that start together then come
-// to a query tile one after the other in the order of their numbers.
+// from the last to the first. In a band with a window, key tiles that start together then come to a
+// query tile one after the other in the order of their numbers.
 struct StepWalk {
   int head;
   int tile;
