@@ -41,6 +41,8 @@ inline constexpr int kBackwardThreads = 128 * (kKeyWarpgroups + 2);
 inline constexpr int kKeyRegisters = 208;
 inline constexpr int kQueryRegisters = 64;
 inline constexpr int kLoaderRegisters = 32;
+static_assert(kLoaderRegisters + kQueryRegisters + kKeyWarpgroups * kKeyRegisters <=
+              (kKeyWarpgroups + 2) * (65536 / kBackwardThreads));  // more never returns
 inline constexpr int kMaxBackwardStages = 4;
 inline constexpr int kMaxDsBuffers = 4;
 inline constexpr int kKeyTileSlots = 2;
