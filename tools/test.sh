@@ -68,7 +68,8 @@ stage_fuzz() {
   return $rc
 }
 stage_budget() { python3 tools/check_compile_budget.py build/release; }
-# Every row of the CUDA backend compiles within the budget and without spills, and the library links;
+# Every row of the CUDA backend compiles within the budget and without spills, the library and the
+# tests of a GPU link;
 # no GPU is needed. Left out where there is no nvcc.
 stage_cuda() {
   if ! command -v nvcc > /dev/null; then
@@ -76,8 +77,8 @@ stage_cuda() {
     return 0
   fi
   local log=build/test-cuda.log
-  cmake --preset cuda -DROWMAX_BUILD_TESTS=OFF -DROWMAX_BUILD_BENCH=OFF > "$log" 2>&1 \
-    && cmake --build --preset cuda -j "$jobs" --target rowmax_command rowmax >> "$log" 2>&1
+  cmake --preset cuda -DROWMAX_BUILD_BENCH=OFF > "$log" 2>&1 \
+    && cmake --build --preset cuda -j "$jobs" --target rowmax_command rowmax rowmax_device_tests >> "$log" 2>&1
   local rc=$?
   if [[ $rc -ne 0 ]]; then
     grep -vE '^\[[0-9]+/|^ptxas info' "$log" | tail -n 60

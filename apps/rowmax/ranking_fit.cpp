@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "plan/cost_cuda.h"
@@ -67,6 +68,11 @@ double beyond_launch(double seconds) {
   return std::max(seconds - plan::kLaunchUs * 1e-6, kLeastShare * seconds);
 }
 
+// Of measured over predicted time.
+double logarithm(const TimedKernel& time) {
+  return std::log(beyond_launch(time.seconds) / beyond_launch(time.model_seconds));
+}
+
 const char* to_text(MaskClass problems) {
   return problems == MaskClass::kFull ? "kFull" : "kBanded";
 }
@@ -74,19 +80,33 @@ const char* to_text(MaskClass problems) {
 }  // namespace
 
 std::vector<plan::RankingEntry> fit_ranking(std::span<const TimedKernel> times) {
+  // Of all kernels on a class of problems; then of each what it differs from that by, so that a
+  // kernel without times of some lengths follows the others there.
+  std::map<MaskClass, Fit> class_fits;
+  for (const TimedKernel& time : times) {
+    if (time.fitted) {
+      class_fits[time.place.problems].add(plan::ranking_weights(time.place.keys), logarithm(time));
+    }
+  }
+  std::map<MaskClass, plan::RankingFactors> curves;
+  for (auto& [problems, fit] : class_fits) {
+    curves[problems] = fit.solve();
+  }
   std::map<std::pair<std::string, MaskClass>, Fit> fits;
   for (const TimedKernel& time : times) {
     if (time.fitted) {
+      const plan::RankingFactors weights = plan::ranking_weights(time.place.keys);
+      const plan::RankingFactors& curve = curves[time.place.problems];
       fits[{time.kernel, time.place.problems}].add(
-          plan::ranking_weights(time.place.keys),
-          std::log(beyond_launch(time.seconds) / beyond_launch(time.model_seconds)));
+          weights,
+          logarithm(time) - std::inner_product(weights.begin(), weights.end(), curve.begin(), 0.0));
     }
   }
   std::vector<plan::RankingEntry> entries;
   for (auto& [name, fit] : fits) {
     plan::RankingFactors factors = fit.solve();
-    for (double& factor : factors) {
-      factor = std::round(std::exp(factor) * 1000.0) / 1000.0;
+    for (size_t i = 0; i < kPoints; ++i) {
+      factors[i] = std::round(std::exp(factors[i] + curves[name.second][i]) * 1000.0) / 1000.0;
     }
     entries.push_back({name.first, name.second, factors});
   }

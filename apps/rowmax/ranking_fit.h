@@ -23,7 +23,8 @@ struct TimedKernel {
 
 // An entry for every kernel and class of problems among the fitted times, sorted by both: the
 // factors that come nearest to measured / model in the least-squares sense of their logarithms, in
-// thousandths. Where little was measured neighbouring factors pull towards each other.
+// thousandths. Where little was measured a kernel's factors follow those of all kernels on the
+// class.
 std::vector<plan::RankingEntry> fit_ranking(std::span<const TimedKernel> times);
 
 // The text of src/plan/ranking_sm90.def; `source` says what it was made of.

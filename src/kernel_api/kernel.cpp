@@ -1,6 +1,7 @@
 #include "kernel_api/kernel.h"
 
 #include "kernel_api/layout.h"
+#include "kernel_api/pieces.h"
 
 namespace rowmax {
 
@@ -42,13 +43,28 @@ size_t tile_region_bytes(Region region, const AttentionProblem& problem, const S
   }
 }
 
+// Of a GPU's forward: see pieces.h.
+size_t piece_region_bytes(Region region, const KernelConfig& main, const Schedule& schedule) {
+  const size_t pieces = static_cast<size_t>(most_pieces(schedule.cut_tiles, schedule.cut_ranges));
+  switch (region) {
+    case Region::kPartialStates:
+      return pieces * static_cast<size_t>(piece_floats(main.tile_q, main.head_dim_v)) *
+             sizeof(float);
+    case Region::kTurns:
+      return pieces * static_cast<size_t>(piece_warps(main.tile_q)) * sizeof(uint64_t);
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 size_t region_bytes(Region region, const AttentionProblem& problem, const KernelConfig& main,
                     const Schedule& schedule) {
   const bool backward = problem.op == Op::kBackward;
-  if (backward && is_gpu(main.isa)) {
-    return tile_region_bytes(region, problem, schedule);
+  if (is_gpu(main.isa)) {
+    return backward ? tile_region_bytes(region, problem, schedule)
+                    : piece_region_bytes(region, main, schedule);
   }
   const size_t element = main.compute == Compute::kF64 ? 8 : 4;
   const size_t rows = static_cast<size_t>(query_rows(problem) * problem.sizes.heads_q);

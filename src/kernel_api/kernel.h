@@ -59,21 +59,25 @@ struct Schedule {
   int64_t tile_k = 0;  // keys of an outer block
   int64_t splits = 1;  // forward, decode: upper bound of key ranges merged by the state operator;
                        // backward: key chunks of one (batch, kv head)
-  int64_t split_len = 0;    // keys of a range (a multiple of tile_k); 0 when splits == 1
-  int64_t items = 0;        // upper bound of work items
-  int64_t pack = 1;         // GPU forward: query heads of one kv head whose rows share a tile
+  int64_t split_len = 0;  // keys of a range (a multiple of tile_k); 0 when splits == 1
+  int64_t items = 0;      // upper bound of work items
+  int64_t pack = 1;       // GPU forward: query heads of one kv head whose rows share a tile
+  // GPU forward: query tiles cut along keys, and the equal ranges that they are cut in. Of a
+  // device.
+  int64_t cut_tiles = 0;
+  int64_t cut_ranges = 0;
   int64_t query_tiles = 0;  // GPU backward: tiles of tile_q rows, over batch and query heads
   int64_t columns = 0;      // GPU backward: of a tile of dQ partials, the kernel's head dim
 };
 
 // Named parts of the shared workspace.
 enum class Region : int {
-  kPartialStates = 0,  // forward, decode with splits: see partial_state_layout()
+  kPartialStates = 0,  // forward, decode with splits: see layout.h; GPU forward: see pieces.h
   kRowStats,           // backward: delta - dLSE, then LSE * log2(e); each (B * Hq * rows)
   kDqPartials,         // backward with several chunks: (splits, rows, Hq, D) of the compute type
   kSinkPartials,       // dsink partials, fp64
   kSlopePartials,      // dslope partials, fp64
-  kTurns,              // GPU backward: which key tile adds to a tile of dQ next
+  kTurns,              // GPU backward: which key tile adds to a tile of dQ next; forward: pieces.h
 };
 inline constexpr int kRegionCount = 6;
 

@@ -18,7 +18,7 @@ struct DeclinedKernel {
   std::string name;
   std::string reason;
   bool serves = false;    // it would, but another kernel goes before it
-  bool contends = false;  // and it was predicted to take longer
+  bool contends = false;  // on a GPU: its predicted time may have been as short
 };
 
 struct PlanData {

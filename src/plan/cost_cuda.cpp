@@ -110,6 +110,27 @@ double factor_of_options(const AttentionProblem& problem, const KernelConfig& co
   return 1.0 / share;
 }
 
+struct TileClocks {
+  double tile = 0.0;
+  double block = 0.0;
+};
+
+// Whole waves of equal tiles, the last one without the tiles that are cut.
+double wave_clocks(const AttentionProblem& problem, const KernelConfig& config,
+                   const DeviceInfo& device, const Work& work, const TileClocks& clocks) {
+  const double all = std::ceil(work.tiles / device.cores) * clocks.tile;
+  if (is_backward(config)) {
+    return all;
+  }
+  const Schedule schedule = cuda_schedule(problem, config, device);
+  if (schedule.cut_ranges == 0) {
+    return all;
+  }
+  const double pieces = static_cast<double>(schedule.cut_tiles) * work.longest /
+                        static_cast<double>(schedule.cut_ranges);
+  return all - (work.longest - pieces) * clocks.block + static_cast<double>(merge_clocks(config));
+}
+
 // Clocks -> us.
 double us_of(double clocks, const DeviceInfo& device) { return clocks / (device.clock_ghz * 1e3); }
 
@@ -138,7 +159,7 @@ double predicted_us(const AttentionProblem& problem, const KernelConfig& config,
   // Whole waves of equal tiles for a full band; a band of unequal ones fills the gaps itself.
   const double average = all / device.cores;
   const double waves = problem.band.is_full() && work.tiles > 0
-                           ? std::ceil(work.tiles / device.cores) * longest
+                           ? wave_clocks(problem, config, device, work, {longest, block})
                            : average + longest / 2;
   const double memory = count_work(problem).bytes / (device.memory_gbps * 1e3);
   const double main =

@@ -22,10 +22,14 @@ std::string cuda_step_text(const detail::PlanData& data, const detail::PlanStep&
   if (config.warpgroups == 0) {  // a step beside the main one, limited by memory
     return {};
   }
-  return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves{}", config.warpgroups,
+  return fmt::format(", {} consumer warpgroups, {} stages, {:.2f} waves{}{}", config.warpgroups,
                      config.stages, static_cast<double>(step.schedule.items) / data.device.cores,
                      config.step == StepKind::kForward && sizes.heads_q != sizes.heads_kv
                          ? fmt::format(", query heads packed: {}", step.schedule.pack)
+                         : std::string(),
+                     step.schedule.cut_ranges > 0
+                         ? fmt::format(", {} tiles cut along keys in {} ranges",
+                                       step.schedule.cut_tiles, step.schedule.cut_ranges)
                          : std::string());
 }
 

@@ -13,6 +13,7 @@ namespace {
 bool same_schedule(const Schedule& a, const Schedule& b) {
   return a.tile_q == b.tile_q && a.tile_k == b.tile_k && a.splits == b.splits &&
          a.split_len == b.split_len && a.items == b.items && a.pack == b.pack &&
+         a.cut_tiles == b.cut_tiles && a.cut_ranges == b.cut_ranges &&
          a.query_tiles == b.query_tiles && a.columns == b.columns;
 }
 

@@ -138,7 +138,7 @@ HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) 
 Schedule preferred_schedule(const Request& request, const Candidate& main) {
   const KernelConfig& config = main.kernel->config;
   if (is_gpu(request.device)) {
-    return plan::cuda_schedule(request.problem, config);
+    return plan::cuda_schedule(request.problem, config, request.device);
   }
   Schedule schedule = plan::main_schedule(request.problem, config, request.device);
   if (is_one_step(*main.backend)) {
@@ -418,6 +418,16 @@ Result<PlanData> build_within(const Request& request, const Candidate& main, siz
   if (least <= limit) {
     return data;
   }
+  if (is_gpu(request.device) && preferred.cut_ranges > 0) {
+    data = build_steps(request, main, plan::without_cuts(preferred));
+    if (!data.ok()) {
+      return data;
+    }
+    least = plan::workspace_bytes(*data, 1);
+    if (least <= limit) {
+      return data;
+    }
+  }
   if (!is_one_step(*main.backend) && !is_gpu(request.device)) {
     for (const int64_t count : plan::other_split_counts(request.problem, config, preferred)) {
       data =
@@ -533,7 +543,7 @@ Result<Plan> make_plan_with(const AttentionProblem& problem, const DeviceInfo& d
     const Candidate& loser = serving[i];
     goes_before(winner, loser, rule);
     declined.push_back({loser.kernel->config.name, lost_reason(loser, winner, rule), true,
-                        rule == RankRule::kTime});
+                        is_gpu(device) && rule != RankRule::kExcess});
   }
 
   Result<PlanData> data =

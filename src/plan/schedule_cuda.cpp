@@ -1,11 +1,32 @@
 #include "plan/schedule_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernel_api/pieces.h"
 #include "kernel_api/schedule.h"
 #include "problem/band.h"
 
 namespace rowmax::plan {
+namespace {
+
+// Fewer blocks than this have no range of their own.
+constexpr int64_t kLeastRangeBlocks = 6;
+constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;  // the kernel's numbers have 31 bits
+// Of one multiprocessor and clock: products, and bytes of pieces read by the one that merges them.
+constexpr int64_t kMultiplyAdds = 2048;
+constexpr int64_t kMergeBytes = 32;
+
+int64_t block_clocks(const KernelConfig& config) {
+  return int64_t{config.tile_q} * config.tile_k * (config.head_dim + config.head_dim_v) /
+         kMultiplyAdds;
+}
+
+int64_t piece_bytes(const KernelConfig& config) {
+  return piece_floats(config.tile_q, config.head_dim_v) * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
 
 AttentionProblem ranked_problem(AttentionProblem problem) {
   if (problem.batch_invariant) {
@@ -57,7 +78,58 @@ int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config
   return tile_blocks(problem, config, pack).total < plain ? pack : 1;
 }
 
-Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config) {
+namespace {
+
+bool has_own_lengths(const AttentionProblem& problem) {
+  const Storage& storage = problem.storage;
+  return storage.query != Source::kDense || storage.key != Source::kDense || storage.seqused_q ||
+         storage.seqused_k;
+}
+
+// Ranges that `tiles` tiles of `blocks` blocks are best cut in.
+int64_t best_ranges(const KernelConfig& config, int64_t tiles, int64_t blocks, int64_t cores) {
+  // A tile's pieces take blocks / pieces at once, then pieces one after the other in one warp.
+  const double balance = static_cast<double>(blocks * block_clocks(config) * kMergeBytes) /
+                         static_cast<double>(piece_bytes(config));
+  const auto pieces = static_cast<int64_t>(std::sqrt(balance));
+  return std::min({cores, tiles * blocks / kLeastRangeBlocks, tiles * pieces});
+}
+
+// Cuts the tiles that whole waves leave over, where that saves more than merging takes.
+void cut_last_wave(const AttentionProblem& problem, const KernelConfig& config,
+                   const DeviceInfo& device, Schedule& schedule) {
+  if (config.mask != MaskClass::kFull || problem.batch_invariant || has_own_lengths(problem)) {
+    return;
+  }
+  const int64_t blocks = ceil_div(problem.sizes.seqlen_k, config.tile_k);
+  const int64_t tiles = schedule.items % device.cores;
+  const int64_t ranges = best_ranges(config, tiles, blocks, device.cores);
+  if (ranges <= tiles || blocks > kMostBlocks / (tiles * ranges)) {
+    return;
+  }
+  const int64_t saved = (blocks - ceil_div(tiles * blocks, ranges)) * block_clocks(config);
+  if (2 * saved < 3 * merge_clocks(config)) {  // a margin: both are estimates
+    return;
+  }
+  schedule.cut_tiles = tiles;
+  schedule.cut_ranges = ranges;
+}
+
+}  // namespace
+
+int64_t merge_clocks(const KernelConfig& config) {
+  constexpr int64_t kLatency = 3000;
+  constexpr int64_t kBytes = 15;  // a clock, of every multiprocessor at once
+  return kLatency + piece_bytes(config) / kBytes;
+}
+
+Schedule without_cuts(Schedule schedule) {
+  schedule.cut_tiles = schedule.cut_ranges = 0;
+  return schedule;
+}
+
+Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config,
+                       const DeviceInfo& device) {
   const Sizes& s = problem.sizes;
   Schedule schedule;
   schedule.tile_q = config.tile_q;
@@ -76,6 +148,7 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
   schedule.pack = packed_heads(problem, config);
   schedule.items =
       s.batch * (s.heads_q / schedule.pack) * ceil_div(s.seqlen_q, config.tile_q / schedule.pack);
+  cut_last_wave(problem, config, device, schedule);
   return schedule;
 }
 

@@ -1,5 +1,5 @@
 // Schedules of GPU kernels: tiles, heads that share them, items. Functions of the sizes and the
-// kernel's tiles only.
+// kernel's tiles; which tiles are cut along keys depends on the device's multiprocessors, too.
 #pragma once
 
 #include "kernel_api/kernel.h"
@@ -30,9 +30,18 @@ TileBlocks tile_blocks(const AttentionProblem& problem, const KernelConfig& conf
 int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config);
 
 // The schedule of a main step, counted with the upper bounds of the lengths. Forward: its items are
-// the query tiles of every batch element and group of packed heads. Backward: the key tiles of
-// every batch element and kv head.
-Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config);
+// the query tiles of every batch element and group of packed heads; those that whole waves on
+// `device` leave over are cut along keys where that pays. Backward: the key tiles of every batch
+// element and kv head.
+Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& config,
+                       const DeviceInfo& device);
+
+// What writing and merging the pieces of cut tiles takes, in clocks of every multiprocessor
+// (measured: docs/kernels/sm90_forward.md).
+int64_t merge_clocks(const KernelConfig& config);
+
+// The same without cut tiles: needs no workspace.
+Schedule without_cuts(Schedule schedule);
 
 // The schedule of a step beside a backward main step: its items are the query tiles, of the last
 // one also the heads of dsinks.

@@ -15,8 +15,8 @@ size_t aligned(size_t bytes) {
 
 void lay_out_workspace(detail::PlanData& data) {
   const detail::PlanStep& main = data.steps[data.main_step];
-  // Regions carry results from one step to another: a plan of one step has none.
-  const bool has_regions = data.steps.size() > 1;
+  // Regions carry results from one step to another, or between the pieces of a cut tile.
+  const bool has_regions = data.steps.size() > 1 || main.schedule.cut_ranges > 0;
   size_t offset = 0;
   for (int index = 0; index < kRegionCount; ++index) {
     data.region_offset[index] = offset;

@@ -49,6 +49,23 @@ TEST(RankingFit, FillsPointsThatWereNotMeasured) {
   EXPECT_EQ(factors[2], factors[3]);
 }
 
+// A kernel that was measured on long problems alone is not taken for one without the others' errors
+// on short ones.
+TEST(RankingFit, KernelsWithoutTimesFollowTheOthers) {
+  std::vector<TimedKernel> times;
+  for (size_t point = 0; point < plan::kRankingKeys.size(); ++point) {
+    times.push_back(time_of("everywhere", plan::kRankingKeys[point], 2.0 - 0.25 * point));
+  }
+  times.push_back(time_of("long", 4096.0, 1.5 * 1.02));
+  times.push_back(time_of("long", 16384.0, 1.25 * 1.02));
+  const std::vector<RankingEntry> table = fit_ranking(times);
+  ASSERT_EQ(table.size(), 2u);
+  for (size_t point = 0; point < plan::kRankingKeys.size(); ++point) {
+    const double ratio = table[1].factors[point] / table[0].factors[point];
+    EXPECT_TRUE(ratio > 1.0 && ratio < 1.025) << point << ": " << ratio;
+  }
+}
+
 TEST(RankingFit, KernelsAndClassesHaveTheirOwnEntries) {
   std::vector<TimedKernel> times = {time_of("b", 512.0, 2.0), time_of("a", 512.0, 4.0),
                                     time_of("b", 512.0, 8.0, 1.0, MaskClass::kBanded),

@@ -90,6 +90,65 @@ TEST(CudaSchedule, InvariantAlibiIsNotPacked) {
   }
 }
 
+struct Cut {
+  int64_t tiles;
+  int64_t ranges;
+  friend bool operator==(const Cut&, const Cut&) = default;
+};
+
+Cut cut_of(const std::string& kernel, const std::string& words) {
+  const Plan plan = plan_on(kernel, words);
+  return plan.empty() ? Cut{-1, -1}
+                      : Cut{schedule_of(plan).cut_tiles, schedule_of(plan).cut_ranges};
+}
+
+// Tiles that whole waves of 132 leave over, where that saves more than merging pieces takes.
+TEST(CudaSchedule, CutsTheLastWaveWhereItPays) {
+  EXPECT_EQ(cut_of(kWideFull, "b2 h16 s8192"), (Cut{56, 132}));       // 10.42 waves
+  EXPECT_EQ(cut_of(kWideFull, "b8 h16 s2048"), (Cut{88, 132}));       // 10.67, measured +1 %
+  EXPECT_EQ(cut_of(kWideFull, "b16 h16 s1024"), (Cut{0, 0}));         // measured -2 %
+  EXPECT_EQ(cut_of(kWideFull, "b11 h12 s2048"), (Cut{0, 0}));         // whole waves: 1452 tiles
+  EXPECT_EQ(cut_of(kWideFull, "b1 h20 s1024"), (Cut{0, 0}));          // 120 of 132 are at work
+  EXPECT_EQ(cut_of(kWideFull, "b1 h2 sq100 sk30000"), (Cut{2, 28}));  // few tiles: few readers
+  EXPECT_EQ(cut_of(kWideFull, "b1 h2 sq100 sk300"), (Cut{0, 0}));
+}
+
+TEST(CudaSchedule, CutsFullProblemsOfEqualLengthsOnly) {
+  const std::string sizes = "b2 h16 s8192";
+  EXPECT_EQ(cut_of(kWideBanded, sizes), (Cut{0, 0}));
+  EXPECT_EQ(cut_of(kWideFull, sizes + " invariant"), (Cut{0, 0}));
+  EXPECT_EQ(cut_of(kWideFull, sizes + " used_k"), (Cut{0, 0}));
+  EXPECT_EQ(cut_of(kWideFull, sizes + " ragged_q=16000"), (Cut{0, 0}));
+}
+
+TEST(CudaSchedule, PiecesTakeWorkspaceWithinItsLimit) {
+  const std::string words = "b2 h16 s8192";
+  const Plan plan = plan_on(kWideFull, words);
+  ASSERT_FALSE(plan.empty());
+  const size_t pieces = 56 + 132 - 1;
+  EXPECT_EQ(plan.workspace_bytes(), pieces * (192 * (128 + 8) * 4 + 12 * 8) + 64 + 32);
+  EXPECT_NE(explain(plan).find("56 tiles cut along keys in 132 ranges"), std::string::npos);
+  PlanOptions options;
+  options.force_kernel = kWideFull;
+  options.max_workspace = 1 << 20;
+  const Result<Plan> small = make_plan_with(problem_of("forward bf16 d64 " + words),
+                                            find_device("h200").value(), options, all_backends());
+  ASSERT_TRUE(small.ok()) << small.status().message();
+  EXPECT_EQ(schedule_of(*small).cut_ranges, 0);
+  EXPECT_EQ(small->workspace_bytes(), 64U);
+  EXPECT_FALSE(*small == plan);
+}
+
+// The cost of a wave that is cut is that of its part, and of merging.
+TEST(CudaSchedule, PredictionsCountPieces) {
+  const auto us = [](const std::string& words) {
+    return plan_on(kWideFull, words).data().predicted_us;
+  };
+  const double waves = us("b1 h12 sq2112 sk16384");  // 132 tiles
+  EXPECT_LT(us("b1 h13 sq2112 sk16384"), 1.25 * waves);
+  EXPECT_GT(us("b1 h13 sq2112 sk16384"), 1.05 * waves);
+}
+
 // One row of each of 8 heads that share keys is one tile, not eight.
 TEST(CudaSchedule, PredictionsCountPackedTiles) {
   const auto us = [](const std::string& words) {

@@ -424,9 +424,24 @@ TEST(Cuda, BackwardWithoutDqHasNoSumsOfIt) {
   EXPECT_EQ(plan->data().region_size[static_cast<int>(Region::kTurns)], 0u);
 }
 
+// Equal predictions leave the choice to the table: what lost by order alone is measured, too.
+TEST(Cuda, KernelsPredictedAlikeContend) {
+  const Result<Plan> plan = make_plan_with(problem_of("forward bf16 b32 h8 s512 d256"),
+                                           find_device("h200").value(), {}, all_backends(), {});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->kernel(), "sm90_forward_bf16_d256_q128k80_full");
+  for (const detail::DeclinedKernel& kernel : plan->data().declined) {
+    if (kernel.name == "sm90_forward_bf16_d256_q128k80_banded") {
+      EXPECT_TRUE(kernel.contends) << kernel.reason;
+      return;
+    }
+  }
+  ADD_FAILURE() << "the banded kernel is not among the declined ones";
+}
+
 // The counter of tiles, whatever the size and the thread count.
 TEST(Cuda, WorkspaceOfOneStep) {
-  const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128");
+  const Result<Plan> plan = plan_of("forward bf16 b4 h16 s4096 d128 causal");
   EXPECT_EQ(plan->workspace_bytes(), 64u);
   EXPECT_EQ(plan->workspace_bytes(16), 64u);
 }

@@ -10,16 +10,19 @@
 #include "backend/cuda/sm90/forward/config.h"
 #include "backend/cuda/sm90/tile_order.h"
 #include "backend/cuda/tile/tanh.h"
+#include "kernel_api/pieces.h"
 
 namespace rowmax::test {
 namespace {
 
+using cuda::sm90::CutTiles;
 using cuda::sm90::Divider;
 using cuda::sm90::Element;
 using cuda::sm90::ForwardConfig;
 using cuda::sm90::KeyBlocks;
 using cuda::sm90::LoopBlocks;
 using cuda::sm90::make_divider;
+using cuda::sm90::Piece;
 using cuda::sm90::TilePlace;
 
 struct NamedRow {
@@ -79,6 +82,68 @@ TEST(CudaTiles, OrdersVisitEveryTileOnce) {
   }
 }
 
+CutTiles make_cut(int tiles, int blocks, int ranges) {
+  return {tiles, ranges, make_divider(ranges), make_divider(blocks)};
+}
+
+// Pieces of all ranges: each block of each tile once, numbered as the kernel counts them, in slots
+// of their own; none shorter than promised.
+void check_cut(const CutTiles& cut) {
+  const int blocks = cut.blocks.value;
+  std::vector<int> visits(static_cast<size_t>(cut.tiles * blocks));
+  std::vector<int> slots(static_cast<size_t>(most_pieces(cut.tiles, cut.ranges)));
+  std::vector<int> pieces(static_cast<size_t>(cut.tiles));
+  for (int range = 0; range < cut.ranges; ++range) {
+    ASSERT_LE(cuda::sm90::range_begin(cut, range), cuda::sm90::range_begin(cut, range + 1));
+    for (const bool second : {false, true}) {
+      const Piece piece = cuda::sm90::piece_of(cut, range, second);
+      if (piece.count == 0) {
+        ASSERT_TRUE(second) << "a range without a piece";
+        continue;
+      }
+      ASSERT_TRUE(piece.tile >= 0 && piece.tile < cut.tiles);
+      ASSERT_TRUE(piece.blocks.begin >= 0 && piece.blocks.end <= blocks);
+      ASSERT_GE(piece.blocks.end - piece.blocks.begin,
+                std::min(blocks, cuda::sm90::kLeastPieceBlocks));
+      ASSERT_TRUE(piece.index >= 0 && piece.index < piece.count);
+      ASSERT_EQ(piece.index == 0, piece.blocks.begin == 0);
+      ASSERT_EQ(piece.index == piece.count - 1, piece.blocks.end == blocks);
+      ++slots.at(static_cast<size_t>(piece.slot + piece.index));
+      ++pieces[static_cast<size_t>(piece.tile)];
+      for (int block = piece.blocks.begin; block < piece.blocks.end; ++block) {
+        ++visits[static_cast<size_t>(piece.tile * blocks + block)];
+      }
+    }
+  }
+  EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), cut.tiles * blocks);
+  EXPECT_EQ(std::count_if(slots.begin(), slots.end(), [](int n) { return n > 1; }), 0);
+  for (int range = 0; range < cut.ranges; ++range) {
+    for (const bool second : {false, true}) {
+      const Piece piece = cuda::sm90::piece_of(cut, range, second);
+      if (piece.count > 0) {
+        EXPECT_EQ(piece.count, pieces[static_cast<size_t>(piece.tile)]);
+      }
+    }
+  }
+}
+
+TEST(CudaTiles, PiecesVisitEveryBlockOnce) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 400; ++round) {
+    const int blocks = 6 + static_cast<int>(random() % 200);
+    const int tiles = 1 + static_cast<int>(random() % 131);
+    const int most = std::min(132, tiles * blocks / 6);
+    if (most <= tiles) {
+      continue;
+    }
+    const int ranges = tiles + 1 + static_cast<int>(random()) % std::max(1, most - tiles);
+    SCOPED_TRACE(testing::Message() << tiles << " tiles of " << blocks << " in " << ranges);
+    check_cut(make_cut(tiles, blocks, std::min(std::max(ranges, tiles + 1), most)));
+  }
+  check_cut(make_cut(1, 1 << 20, 132));
+  check_cut(make_cut(88, 26, 132));  // edges of ranges on edges of tiles
+}
+
 // Every visible pair lies in the blocks that the pair's warpgroup visits, blocks taken without a
 // mask are visible to all of its rows, and no more blocks are skipped than V stages exist.
 void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seqlen_k, int pack) {
@@ -94,19 +159,20 @@ void check_pairs(const NamedRow& row, const RowBand& band, int seqlen_q, int seq
       const int hi = band.has_hi ? static_cast<int>(band.hi) : 1 << 30;
       const int lo = band.has_lo ? static_cast<int>(band.lo) : -(1 << 30);
       const int last = first + (group * 64 + 63) / pack;
+      const int top = first + group * 64 / pack;
       const LoopBlocks loop =
-          cuda::sm90::loop_blocks(tile, first + group * 64 / pack + hi + 1, last + lo,
-                                  last + hi + 1, c.tile_k, c.tile_q > c.tile_k);
-      ASSERT_GT(loop.end, tile.begin);
-      ASSERT_EQ(loop.end + loop.skipped, tile.end);
-      ASSERT_LE(loop.skipped, c.stages) << row.name;
+          cuda::sm90::loop_blocks(tile, {{top + lo, top + hi + 1}, {last + lo, last + hi + 1}},
+                                  c.tile_k, cuda::sm90::skips_of(c));
+      ASSERT_TRUE(tile.begin <= loop.begin && loop.begin < loop.end && loop.end <= tile.end);
+      ASSERT_LE(tile.end - loop.end, c.stages) << row.name;
+      ASSERT_LE(loop.begin - tile.begin, c.stages) << row.name;
       for (int r = group * 64; r < group * 64 + 64; ++r) {
         if (r / pack >= rows) {
           continue;
         }
         const KeyRange seen = row_keys(band, first + r / pack, seqlen_k);
         if (seen.begin < seen.end) {
-          ASSERT_GE(seen.begin, tile.begin * c.tile_k) << row.name;
+          ASSERT_GE(seen.begin, loop.begin * c.tile_k) << row.name;
           ASSERT_LE(seen.end, loop.end * c.tile_k) << row.name;
         }
         const int clean_end = std::min(loop.clean_end, loop.end - 1);

@@ -89,6 +89,9 @@ Status MapEncoder::operator()(const char* name, const TensorArg& tensor, const M
       4, tensor.data, sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE) {  // of a fault before
+    return cuda_status(static_cast<cudaError_t>(result), "cuTensorMapEncodeTiled", kernel_);
+  }
   if (result != CUDA_SUCCESS) {
     return Status::invalid(
         std::string(kernel_) + ": cuTensorMapEncodeTiled returned " +

@@ -96,29 +96,101 @@ ROWMAX_FORCE_INLINE KeyBlocks tile_key_blocks(int key_begin, int key_end, int ti
   return {key_begin / tile_k, (key_end + tile_k - 1) / tile_k};
 }
 
-// What one warpgroup of a tile visits, from block `end` - 1 down to the tile's first. Its first
-// block is masked; of the others those in [clean_begin, clean_end) are visible to all of its rows.
-struct alignas(16) LoopBlocks {
-  int end;
-  int clean_end;
-  int clean_begin;
-  int skipped;  // blocks of the tile above its rows' diagonal
+// The first tiles of a full problem, cut along keys so that every multiprocessor gets an equal part
+// of what whole waves leave over: the blocks of these tiles, one tile after the other, in `ranges`
+// equal ranges no longer than a tile. What a range has of a tile is a piece of it.
+struct CutTiles {
+  int tiles = 0;
+  int ranges = 0;  // 0: no tile is cut
+  Divider by_ranges = {};
+  Divider blocks = {};  // of a tile
 };
 
-// Of a warpgroup whose first row sees keys before first_end, and its last row those of
-// [last_begin, last_end). Without `skips` it visits the tile's blocks above its diagonal, too.
-ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, int first_end, int last_begin,
-                                           int last_end, int tile_k, bool skips) {
+// No piece is shorter.
+inline constexpr int kLeastPieceBlocks = 2;
+
+// First block of range `range`, counted from the first tile's first one.
+ROWMAX_FORCE_INLINE int range_begin(const CutTiles& cut, int range) {
+  const int begin = divide(range * cut.tiles * cut.blocks.value, cut.by_ranges);
+  const int in_tile = begin - divide(begin, cut.blocks) * cut.blocks.value;
+  const int rest = cut.blocks.value - in_tile;
+  return in_tile < kLeastPieceBlocks ? begin - in_tile
+         : rest < kLeastPieceBlocks  ? begin + rest
+                                     : begin;
+}
+
+struct Piece {
+  int tile;
+  KeyBlocks blocks;
+  int index;  // among the pieces of the tile, which come in the order of keys
+  int count;  // 1: the whole tile
+  int slot;   // of the tile's first piece, counted over all pieces
+};
+
+// What range `range` has of its first tile, or of the one after it: no blocks when that is none.
+ROWMAX_FORCE_INLINE Piece piece_of(const CutTiles& cut, int range, bool second) {
+  const int begin = range_begin(cut, range);
+  const int end = range_begin(cut, range + 1);
+  Piece piece;
+  piece.tile = divide(begin, cut.blocks) + (second ? 1 : 0);
+  const int tile_begin = piece.tile * cut.blocks.value;
+  const int tile_end = tile_begin + cut.blocks.value;
+  piece.blocks.begin = begin < tile_begin ? 0 : begin - tile_begin;
+  piece.blocks.end = (end < tile_end ? end : tile_end) - tile_begin;
+  piece.index = piece.count = piece.slot = 0;
+  if (piece.blocks.begin >= piece.blocks.end) {
+    return piece;
+  }
+  int first = range;  // that has a piece of the tile
+  while (range_begin(cut, first) > tile_begin) {
+    --first;
+  }
+  int last = range;
+  while (range_begin(cut, last + 1) < tile_end) {
+    ++last;
+  }
+  piece.index = range - first;
+  piece.count = last - first + 1;
+  piece.slot = first + piece.tile;
+  return piece;
+}
+
+// What one warpgroup of a tile visits, from block `end` - 1 down to `begin`. Its first block is
+// masked; of the others those in [clean_begin, clean_end) are visible to all of its rows. The
+// tile's other blocks are skipped: before those of its rows' window, above their diagonal.
+struct alignas(16) LoopBlocks {
+  int begin;
+  int end;
+  int clean_begin;
+  int clean_end;
+};
+
+// Keys that a warpgroup's first row sees, and its last one.
+struct EdgeRows {
+  KeyBlocks first;
+  KeyBlocks last;
+};
+
+// Which of the tile's blocks a warpgroup that sees none of their keys leaves out.
+struct Skips {
+  bool left;
+  bool right;
+};
+
+// Of a warpgroup of a tile that visits blocks `tile`.
+ROWMAX_FORCE_INLINE LoopBlocks loop_blocks(const KeyBlocks& tile, const EdgeRows& keys, int tile_k,
+                                           const Skips& skips) {
   LoopBlocks loop;
-  loop.end = (last_end - 1) / tile_k + 1;
+  loop.end = (keys.last.end - 1) / tile_k + 1;
   loop.end = loop.end < tile.begin + 1 ? tile.begin + 1 : loop.end;
-  loop.end = loop.end < tile.end ? loop.end : tile.end;
-  loop.clean_end = first_end / tile_k;
-  loop.clean_end = loop.clean_end < tile.begin ? tile.begin : loop.clean_end;
-  loop.clean_begin = (last_begin + tile_k - 1) / tile_k;
-  loop.clean_begin = loop.clean_begin < tile.begin ? tile.begin : loop.clean_begin;
-  loop.end = skips ? loop.end : tile.end;
-  loop.skipped = tile.end - loop.end;
+  loop.end = skips.right && loop.end < tile.end ? loop.end : tile.end;
+  loop.begin = keys.first.begin / tile_k;
+  loop.begin = loop.begin < loop.end - 1 ? loop.begin : loop.end - 1;
+  loop.begin = skips.left && loop.begin > tile.begin ? loop.begin : tile.begin;
+  loop.clean_end = keys.first.end / tile_k;
+  loop.clean_end = loop.clean_end < loop.begin ? loop.begin : loop.clean_end;
+  loop.clean_begin = (keys.last.begin + tile_k - 1) / tile_k;
+  loop.clean_begin = loop.clean_begin < loop.begin ? loop.begin : loop.clean_begin;
   return loop;
 }
 

@@ -23,7 +23,7 @@ struct RowState {
 };
 
 // Of a block in one lane, or it is done again; no P is above it then. Harmless in fp32 sums and 16
-// bits.
+// bits; a higher limit makes the error of rows larger where one late key outweighs the others.
 inline constexpr float kLargestSum = 256.f;
 // A row's growth in a block, in log2 units, that keeps the sum of 32 P within it.
 inline constexpr float kLargestGrowth = 3.f;
@@ -146,11 +146,18 @@ ROWMAX_DEVICE void raise_references(const float (&max)[2], const bool (&low)[2],
   for (int r = 0; r < 2; ++r) {
     const uint32_t lanes = __ballot_sync(ptx::kFullWarp, low[r]);
     const bool raised = ((lanes >> (threadIdx.x & 28)) & 15) != 0 && max[r] > state.reference[r];
-    factor[r] = raised ? ptx::ex2((state.reference[r] - max[r]) * scale) : 1.f;
+    factor[r] = state.reference[r] == -ptx::kInfinity ? -ptx::kInfinity : state.subtract[r];
     state.reference[r] = raised ? max[r] : state.reference[r];
-    state.sum[r] *= factor[r];
   }
   set_subtract(state, scale);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    // From the rounded subtrahends that exponentials before and after use: at |s| = 5e5 the
+    // exact difference of references is up to 4 % off.
+    factor[r] =
+        state.reference[r] == -ptx::kInfinity ? 1.f : ptx::ex2(factor[r] - state.subtract[r]);
+    state.sum[r] *= factor[r];
+  }
 #pragma unroll
   for (int i = 0; i < kOut; ++i) {
     o[i] *= factor[(i >> 1) & 1];
@@ -164,6 +171,38 @@ ROWMAX_DEVICE void raise_references(const float (&s)[kScores], const bool (&low)
   float max[2];
   row_max(s, state, max);
   raise_references(max, low, state, o, scale);
+}
+
+// P of a block, and the sums grow by it.
+template <class Row, class State, int kScores>
+ROWMAX_DEVICE void block_exponentials(const float (&s)[kScores], uint32_t (&p)[kScores / 2],
+                                      State& state, float scale) {
+  BlockSum block = begin_block(state, scale);
+  exponentials<Row>(s, p, block, scale);
+  end_block(block, state);
+}
+
+// The same of a block that is not the tile's first: done again where a reference was too low. With
+// Row::kJumpsBack in a loop instead of a second copy: less code, but the usual way has a jump.
+template <class Row, class State, int kScores, int kOut>
+ROWMAX_DEVICE void later_exponentials(float (&s)[kScores], uint32_t (&p)[kScores / 2],
+                                      float (&o)[kOut], State& state, float scale) {
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    BlockSum block = begin_block(state, scale);
+    exponentials<Row>(s, p, block, scale);
+    bool low[2];
+    if (again || !are_low(block, state, low)) {
+      end_block(block, state);
+      return;
+    }
+    raise_references(s, low, state, o, scale);
+    ptx::pin(s);  // nothing made of the scores before is kept for here
+    if constexpr (!Row::kJumpsBack) {
+      block_exponentials<Row>(s, p, state, scale);
+      return;
+    }
+  }
 }
 
 // Before a block's exponentials, where scores are expected to grow: spares doing it again. It

@@ -14,7 +14,7 @@ namespace rowmax::cuda::sm90 {
 struct LoopTile {
   int block_begin;
   int block_end;  // 0: no more tiles
-  int skipped;    // blocks of the tile from block_end on
+  int skipped;    // blocks from block_end to the tile's end, and those left of the tile before
 };
 
 template <class Row>
@@ -24,9 +24,17 @@ ROWMAX_DEVICE LoopTile own_blocks(const TileInfo& tile, int warpgroup) {
                 "V of the tile before is kept while blocks are skipped");
   if constexpr (T::kSkips) {
     const LoopBlocks& loop = tile.loops[warpgroup];
-    return {ptx::uniform(tile.block_begin), ptx::uniform(loop.end), ptx::uniform(loop.skipped)};
+    return {ptx::uniform(loop.begin), ptx::uniform(loop.end),
+            ptx::uniform(tile.block_end - loop.end)};
   }
-  return {T::kBanded ? ptx::uniform(tile.block_begin) : 0, ptx::uniform(tile.block_end), 0};
+  return {ptx::uniform(tile.block_begin), ptx::uniform(tile.block_end), 0};
+}
+
+// Blocks of a tile left of those that a warpgroup visits.
+template <class Row>
+ROWMAX_DEVICE int left_blocks(const TileInfo& tile, int warpgroup) {
+  return skips_of(Row::kConfig).left ? ptx::uniform(tile.loops[warpgroup].begin - tile.block_begin)
+                                     : 0;
 }
 
 // ALiBi of a thread's two rows.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/sm90/panels.h"
+#include "backend/cuda/sm90/tile_order.h"
 #include "kernel_api/mask_class.h"
 #include "kernel_api/option_class.h"
 #include "problem/band.h"
@@ -80,6 +81,14 @@ ROWMAX_HOST_DEVICE constexpr SharedLayout shared_layout(const ForwardConfig& c) 
 
 ROWMAX_HOST_DEVICE constexpr int threads(const ForwardConfig& c) {
   return 128 * (c.warpgroups + 1);
+}
+
+// Warpgroups leave out blocks above their own rows' diagonal where a tile has more rows than a
+// block has keys, and those left of their rows' window where the rings of stages are deep: with two
+// stages that loses 5 % at D 64 (measured: docs/kernels/sm90_forward.md).
+ROWMAX_HOST_DEVICE constexpr Skips skips_of(const ForwardConfig& c) {
+  const bool right = c.mask == MaskClass::kBanded && c.tile_q > c.tile_k;
+  return {right && c.stages > 2, right};
 }
 
 // setmaxnreg takes from the pool that the CTA got at launch: threads x (65536 / threads rounded

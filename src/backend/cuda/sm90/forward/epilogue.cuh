@@ -1,7 +1,7 @@
 // The end of a tile: a row's state (max, sum, O) becomes a row of O and its LSE.
 #pragma once
 
-#include "backend/cuda/sm90/forward/traits.cuh"
+#include "backend/cuda/sm90/forward/pieces.cuh"
 #include "backend/cuda/tile/softmax.cuh"
 
 namespace rowmax::cuda::sm90 {
@@ -161,9 +161,11 @@ ROWMAX_DEVICE void store_f32(const ForwardParams& params, const RowPlace& place,
 // O from registers, rows outside the sequence left alone.
 template <class Row>
 ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& tile,
-                                float (&o)[Traits<Row>::kOut], const RowStateOf<Row>& state,
-                                int row) {
+                                float (&o)[Traits<Row>::kOut], RowStateOf<Row>& state, int row) {
   using T = Traits<Row>;
+  if (!gather_pieces<Row>(params, tile, o, state)) {
+    return;
+  }
   float factor[2];
   const RowSums sums = finish_rows(params, tile, row, state, o, factor);
   const RowPlace place = row_place(params, tile, row);
@@ -219,12 +221,18 @@ ROWMAX_DEVICE void store_staged_rows(const ForwardParams& params, const TileInfo
 // copies it out. Partial tiles of a sequence go row by row instead.
 template <class Row>
 ROWMAX_DEVICE void store_staged(const ForwardParams& params, const SharedMap<Row>& shared,
-                                float (&o)[Traits<Row>::kOut], const RowStateOf<Row>& state,
-                                int row, uint32_t count) {
+                                float (&o)[Traits<Row>::kOut], RowStateOf<Row>& state, int row,
+                                uint32_t count) {
   using T = Traits<Row>;
   const TileInfo& tile = shared.slots[count % kTileSlots];
   const uint32_t buffer = ring_index<T::kQBuffers>(count);
   const int lane = ptx::opaque(threadIdx.x % 32);
+  if (!gather_pieces<Row>(params, tile, o, state)) {
+    if (lane == 0) {
+      ptx::mbarrier_arrive(shared.barrier(kOFull, buffer));
+    }
+    return;
+  }
   float factor[2];
   const RowSums sums = finish_rows(params, tile, row, state, o, factor);
   if (T::kOptions && params.out_f32) {

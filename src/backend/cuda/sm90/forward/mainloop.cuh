@@ -8,22 +8,30 @@
 // one's last.
 #pragma once
 
-#include "backend/cuda/sm90/forward/block.cuh"
+#include "backend/cuda/sm90/forward/stages.cuh"
 #include "backend/cuda/tile/softmax.cuh"
 #include "backend/cuda/tile/trace.cuh"
 
 namespace rowmax::cuda::sm90 {
 
 template <class Row>
-class Consumer {
+class Consumer : ConsumerStages<Row> {
+  using Stages = ConsumerStages<Row>;
+  using Stages::blocks_;
+  using Stages::finish_skipped, Stages::free_q, Stages::k_descriptor, Stages::load_tile;
+  using Stages::lane_;
+  using Stages::params_;
+  using Stages::pass_turn, Stages::q_descriptor, Stages::release, Stages::skip_keys;
+  using Stages::row_;
+  using Stages::shared_;
+  using Stages::skip_values, Stages::slot, Stages::take_turn, Stages::v_descriptor;
+  using Stages::wait, Stages::warpgroup;
+
  public:
   using T = Traits<Row>;
 
   ROWMAX_DEVICE Consumer(const ForwardParams& params, const SharedMap<Row>& shared, int warpgroup)
-      : params_(params),
-        shared_(shared),
-        lane_(threadIdx.x % 32),
-        row_(warpgroup * 64 + (threadIdx.x / 32) % 4 * 16 + lane_ / 4),
+      : Stages(params, shared, warpgroup),
         trace_(params.trace, warpgroup, threadIdx.x % 128 == 0) {}
 
   ROWMAX_DEVICE void run() {
@@ -43,63 +51,6 @@ class Consumer {
   }
 
  private:
-  ROWMAX_DEVICE const TileInfo& slot(uint32_t count) const {
-    return shared_.slots[count % kTileSlots];
-  }
-  ROWMAX_DEVICE LoopTile load_tile(uint32_t count) const {
-    return own_blocks<Row>(slot(count), warpgroup());
-  }
-
-  // This warpgroup, from the row: a register less to keep.
-  ROWMAX_DEVICE int warpgroup() const { return ptx::opaque(row_) >> 6; }
-  ROWMAX_DEVICE void take_turn() const {
-    if constexpr (T::kTurns) {
-      ptx::bar_sync(kTurnBarrier + warpgroup(), 256);
-    }
-  }
-  ROWMAX_DEVICE void pass_turn() const {
-    if constexpr (T::kTurns) {
-      const int own = warpgroup();
-      ptx::bar_arrive(kTurnBarrier + (own + 1 == T::kWarpgroups ? 0 : own + 1), 256);
-    }
-  }
-  // K or V of block number `block` of this CTA, counted over all tiles; full: kKFull or kVFull.
-  ROWMAX_DEVICE void wait(Barrier full, uint32_t block) const {
-    const uint32_t stage = ring_index<T::kStages>(block);
-    ptx::mbarrier_wait(shared_.barrier(full, stage), ring_parity<T::kStages>(block));
-  }
-  ROWMAX_DEVICE void release(Barrier empty, uint32_t block) const {
-    if (lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(empty, ring_index<T::kStages>(block)));
-    }
-  }
-  // One Q buffer: warp 2 may load the next tile once all consumer warps have read this one.
-  ROWMAX_DEVICE void free_q() const {
-    if (T::kQBuffers == 1 && lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(kQEmpty, 0));
-    }
-  }
-  // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it
-  // would become one descriptor for each 16 columns in vector registers.
-  ROWMAX_DEVICE uint32_t q_descriptor(uint32_t count) const {
-    return ptx::uniform(ptx::descriptor_k_major(shared_.base, T::kShared.q) +
-                        warpgroup() * (64 * kPanelRowBytes / 16) +
-                        ring_index<T::kQBuffers>(count) * (T::kQBytes / 16));
-  }
-
-  // Low words of the descriptors of K and V of a block. The compiler takes block numbers for
-  // divergent once blocks are skipped.
-  ROWMAX_DEVICE uint32_t k_descriptor(uint32_t block) const {
-    const uint32_t low = ptx::descriptor_k_major(shared_.base, T::kShared.k) +
-                         ring_index<T::kStages>(block) * (T::kKBytes / 16);
-    return T::kSkips ? ptx::uniform(low) : low;
-  }
-  ROWMAX_DEVICE uint32_t v_descriptor(uint32_t block) const {
-    const uint32_t low = ptx::descriptor_mn_major(shared_.base, T::kShared.v, T::kKeyPanelBytes) +
-                         ring_index<T::kStages>(block) * (T::kVBytes / 16);
-    return T::kSkips ? ptx::uniform(low) : low;
-  }
-
   // S = Q K^T, from the descriptors' low words.
   ROWMAX_DEVICE void issue_scores(uint32_t q, uint32_t k) {
     const uint64_t a = ptx::descriptor(q);
@@ -132,12 +83,9 @@ class Consumer {
     mask_scores<Row>(params_, slot(count), j, ptx::opaque(row_), ptx::opaque(lane_), s_);
   }
 
-  // P of the block at hand, and its sums.
-  ROWMAX_DEVICE void all_exponentials() {
-    const float scale = params_.score.exponent_scale;
-    tile::BlockSum block = tile::begin_block(state_, scale);
-    tile::exponentials<T>(s_, p_, block, scale);
-    tile::end_block(block, state_);
+  // P of a tile's first block, and its sums.
+  ROWMAX_DEVICE void first_exponentials() {
+    tile::block_exponentials<T>(s_, p_, state_, params_.score.exponent_scale);
   }
 
   // References of a tile's first block; its product with V is issued by the next step.
@@ -150,34 +98,9 @@ class Consumer {
     tile::first_references(s_, state_, params_.score.exponent_scale);
   }
 
-  // Skipped blocks: their stages are freed in order, and every warpgroup takes as many turns.
-  template <bool kTakeTurns>
-  ROWMAX_DEVICE void skip_keys(int blocks) {
-#pragma unroll 1
-    for (int i = 0; i < blocks; ++i) {
-      wait(kKFull, blocks_ + i);
-      if constexpr (kTakeTurns) {
-        take_turn();
-        pass_turn();
-      }
-      release(kKEmpty, blocks_ + i);
-    }
-    blocks_ += blocks;
-  }
-  // After the first block: V of the skipped ones.
-  ROWMAX_DEVICE void skip_values(int blocks) {
-#pragma unroll 1
-    for (uint32_t block = blocks_ - 1 - blocks; block != blocks_ - 1; ++block) {
-      wait(kVFull, block);
-      release(kVEmpty, block);
-    }
-  }
-
   // Scores of a tile's first block with nothing beside them.
   ROWMAX_DEVICE void first_block(uint32_t count) {
-    if constexpr (T::kSkips) {
-      skip_keys<false>(tile_.skipped);
-    }
+    skip_keys<false>(tile_.skipped);
     const uint32_t q = q_descriptor(count);
     const uint32_t k = k_descriptor(blocks_);
     wait(kKFull, blocks_);
@@ -191,7 +114,7 @@ class Consumer {
       free_q();
     }
     first_softmax(tile_.block_end - 1, count);
-    all_exponentials();
+    first_exponentials();
     if constexpr (T::kSkips) {
 #pragma unroll 1
       for (int i = 0; i < tile_.skipped; ++i) {
@@ -204,7 +127,6 @@ class Consumer {
   // Key block j; accumulate is 0 when the product of block j + 1 is the tile's first.
   template <bool kMasked>
   ROWMAX_DEVICE void step(int j, uint32_t count, int accumulate) {
-    const float scale = params_.score.exponent_scale;
     const uint32_t q = q_descriptor(count);
     const uint32_t k = k_descriptor(blocks_);
     const uint32_t v = v_descriptor(blocks_ - 1);
@@ -239,27 +161,16 @@ class Consumer {
     ++blocks_;
     if (T::kAlibi && params_.score.slopes != nullptr &&
         has_keys_to_the_right(alibi_, (j + 1) * T::kTileK)) {
-      tile::raise_grown_references(s_, state_, o_, scale);
+      tile::raise_grown_references(s_, state_, o_, params_.score.exponent_scale);
     }
-    tile::BlockSum block = tile::begin_block(state_, scale);
-    tile::exponentials<T>(s_, p_, block, scale);
-    bool low[2];
-    if (tile::are_low(block, state_, low)) {
-      tile::raise_references(s_, low, state_, o_, scale);
-      ptx::pin(s_);  // nothing made of the scores before is kept for here
-      all_exponentials();
-    } else {
-      tile::end_block(block, state_);
-    }
+    tile::later_exponentials<T>(s_, p_, o_, state_, params_.score.exponent_scale);
   }
 
   // The tile's key blocks but the first. Returns whether a product has gone into O.
   ROWMAX_DEVICE int loop(uint32_t count) {
     int accumulate = 0;
     int j = tile_.block_end - 2;
-    if constexpr (T::kSkips) {
-      skip_values(tile_.skipped);
-    }
+    skip_values(tile_.skipped);
     if constexpr (T::kBanded && T::kOptions) {  // one copy of the long step, looks at every block
 #pragma unroll 1
       for (; j >= tile_.block_begin; --j) {
@@ -287,7 +198,7 @@ class Consumer {
       }
     } else {
 #pragma unroll 1
-      for (; j >= 0; --j) {
+      for (; j >= tile_.block_begin; --j) {
         step<false>(j, count, accumulate);
         accumulate = 1;
       }
@@ -307,60 +218,80 @@ class Consumer {
     release(kVEmpty, blocks_ - 1);
   }
 
+  // Tile `count` + 1, when its Q is there.
+  ROWMAX_DEVICE LoopTile next(uint32_t count) const {
+    ptx::mbarrier_wait(shared_.barrier(kQFull, ring_index<T::kQBuffers>(count + 1)),
+                       ring_parity<T::kQBuffers>(count + 1));
+    return load_tile(count + 1);
+  }
+
+  // From the last product of tile `count`, with the next tile's first one beside it, to its store.
+  ROWMAX_DEVICE void pass_boundary(const LoopTile& next_tile, uint32_t count, int accumulate) {
+    const uint32_t next = count + 1;
+    const uint32_t last = blocks_ - 1;  // of this tile
+    skip_keys<true>(next_tile.skipped);
+    const uint32_t q = q_descriptor(next);
+    const uint32_t k = k_descriptor(blocks_);
+    const uint32_t v = v_descriptor(last);
+    const int first = next_tile.block_end - 1;
+    trace_.mark(TraceState::kWaitKeys, first);
+    wait(kKFull, blocks_);
+    trace_.mark(TraceState::kWaitTurn, first);
+    take_turn();  // also: all warps of this warpgroup have read this tile's Q
+    trace_.mark(TraceState::kIssue, first);
+    ptx::wgmma_fence();
+    issue_scores(q, k);
+    wait(kVFull, last);
+    ptx::wgmma_fence();
+    issue_out(v, accumulate);
+    trace_.mark(TraceState::kWaitScores, first);
+    ptx::wgmma_wait<1>();
+    ptx::pin(s_);
+    trace_.mark(TraceState::kMaximum, first);
+    release(kKEmpty, blocks_);
+    RowStateOf<Row> done = state_;
+    first_softmax(first, next);
+    trace_.mark(TraceState::kWaitOut, first);
+    ptx::wgmma_wait<0>();
+    ptx::pin(o_);
+    ptx::pin(p_);
+    trace_.mark(TraceState::kExponentials, first);
+    release(kVEmpty, last);
+    ++blocks_;
+    first_exponentials();
+    if constexpr (!T::kTurns) {
+      ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
+    }
+    trace_.mark(TraceState::kStore, static_cast<int>(count));
+    store_staged<Row>(params_, shared_, o_, done, row_, count);
+    tile_ = next_tile;
+  }
+
+  // A tile's last product goes with the next tile's first one, unless this warpgroup skips blocks
+  // at the tile's end: it would keep V from warpgroups whose turn comes before its next one.
   ROWMAX_DEVICE void run_overlapped() {
     first_block(0);
     for (uint32_t count = 0;; ++count) {
       const int accumulate = loop(count);
-      const uint32_t next = count + 1;
-      ptx::mbarrier_wait(shared_.barrier(kQFull, ring_index<T::kQBuffers>(next)),
-                         ring_parity<T::kQBuffers>(next));
-      const LoopTile next_tile = load_tile(next);
+      const int left = left_blocks<Row>(slot(count), warpgroup());
+      const LoopTile next_tile = next(count);
+      if (left == 0 && next_tile.block_end != 0) {
+        pass_boundary(next_tile, count, accumulate);
+        continue;
+      }
+      last_block(accumulate);
       if (next_tile.block_end == 0) {
-        last_block(accumulate);
-        // Every warp of this warpgroup has read Q before O overwrites it.
-        ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
-        store_staged<Row>(params_, shared_, o_, state_, row_, count);
+        finish_skipped(left);
+      }
+      // Every warp of this warpgroup has read Q before O overwrites it.
+      ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
+      store_staged<Row>(params_, shared_, o_, state_, row_, count);
+      if (next_tile.block_end == 0) {
         return;
       }
-      const uint32_t last = blocks_ - 1;  // of this tile
-      if constexpr (T::kSkips) {
-        skip_keys<true>(next_tile.skipped);
-      }
-      const uint32_t q = q_descriptor(next);
-      const uint32_t k = k_descriptor(blocks_);
-      const uint32_t v = v_descriptor(last);
-      const int first = next_tile.block_end - 1;
-      trace_.mark(TraceState::kWaitKeys, first);
-      wait(kKFull, blocks_);
-      trace_.mark(TraceState::kWaitTurn, first);
-      take_turn();  // also: all warps of this warpgroup have read this tile's Q
-      trace_.mark(TraceState::kIssue, first);
-      ptx::wgmma_fence();
-      issue_scores(q, k);
-      wait(kVFull, last);
-      ptx::wgmma_fence();
-      issue_out(v, accumulate);
-      trace_.mark(TraceState::kWaitScores, first);
-      ptx::wgmma_wait<1>();
-      ptx::pin(s_);
-      trace_.mark(TraceState::kMaximum, first);
-      release(kKEmpty, blocks_);
-      const RowStateOf<Row> done = state_;
-      first_softmax(first, next);
-      trace_.mark(TraceState::kWaitOut, first);
-      ptx::wgmma_wait<0>();
-      ptx::pin(o_);
-      ptx::pin(p_);
-      trace_.mark(TraceState::kExponentials, first);
-      release(kVEmpty, last);
-      ++blocks_;
-      all_exponentials();
-      if constexpr (!T::kTurns) {
-        ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
-      }
-      trace_.mark(TraceState::kStore, static_cast<int>(count));
-      store_staged<Row>(params_, shared_, o_, done, row_, count);
       tile_ = next_tile;
+      tile_.skipped += left;
+      first_block(count + 1);
     }
   }
 
@@ -372,18 +303,16 @@ class Consumer {
       store_direct<Row>(params_, slot(count), o_, state_, row_);
       ++count;
       ptx::mbarrier_wait(shared_.barrier(kQFull, 0), ring_parity<1>(count));
+      const int left = left_blocks<Row>(slot(count - 1), warpgroup());
       tile_ = load_tile(count);
       if (tile_.block_end == 0) {
+        finish_skipped(left);
         return;
       }
+      tile_.skipped += left;
     }
   }
 
-  const ForwardParams& params_;
-  const SharedMap<Row>& shared_;
-  const int lane_;
-  const int row_;        // first of this thread's two rows in the tile, the other is + 8
-  uint32_t blocks_ = 0;  // K blocks used so far
   LoopTile tile_;
   RowStateOf<Row> state_;
   AlibiRows alibi_;

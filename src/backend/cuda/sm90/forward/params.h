@@ -55,7 +55,10 @@ struct ForwardParams {
   tile::LengthArgs lengths;
   BandArgs band;
   ScoreParams score;
-  uint64_t* counter = nullptr;  // see take_ticket(); null: tiles are assigned by index
+  CutTiles cut;
+  float* pieces = nullptr;            // of cut tiles: see piece_floats()
+  uint64_t* piece_tickets = nullptr;  // one a warp and piece; a tile uses those of its first piece
+  uint64_t* counter = nullptr;        // see take_ticket(); null: tiles are assigned by index
   RowOutput out_rows;
   RowOutput lse;         // (batch, head, seq), fp32; null: not wanted
   int head_dim_v = 0;    // of the problem

@@ -6,6 +6,7 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/sm90/operands.h"
 #include "backend/cuda/trace.h"
+#include "kernel_api/schedule.h"
 
 namespace rowmax::cuda::sm90 {
 namespace {
@@ -82,6 +83,22 @@ Status tile_order(const KernelLaunch& launch, const ForwardConfig& config, const
                                             static_cast<int>(section), make_divider);
   }
   return {};
+}
+
+void cut_tiles(const KernelLaunch& launch, const ForwardConfig& config, ForwardParams& params) {
+  const Schedule& schedule = launch.schedule;
+  if (schedule.cut_ranges == 0) {
+    return;
+  }
+  params.cut.tiles = static_cast<int>(schedule.cut_tiles);
+  params.cut.ranges = static_cast<int>(schedule.cut_ranges);
+  params.cut.by_ranges = make_divider(params.cut.ranges);
+  params.cut.blocks =
+      make_divider(static_cast<int>(ceil_div(launch.args->shape.seqlen_k, config.tile_k)));
+  params.pieces =
+      reinterpret_cast<float*>(launch.regions[static_cast<int>(Region::kPartialStates)]);
+  params.piece_tickets =
+      reinterpret_cast<uint64_t*>(launch.regions[static_cast<int>(Region::kTurns)]);
 }
 
 Status encode_maps(const AttentionArgs& args, const ForwardConfig& config, const MapEncoder& encode,
@@ -169,7 +186,8 @@ Status prepare_forward(const KernelLaunch& launch, const ForwardConfig& config, 
       !status.ok()) {
     return status;
   }
-  grid = std::min(params.order.tiles, multiprocessors);
+  cut_tiles(launch, config, params);
+  grid = std::min(params.order.tiles - params.cut.tiles + params.cut.ranges, multiprocessors);
   // Tiles of equal length are assigned by index; others are taken from a counter as CTAs get free.
   if ((config.mask == MaskClass::kBanded || params.lengths.any) && params.order.tiles > grid) {
     params.counter = reinterpret_cast<uint64_t*>(launch.next_item);

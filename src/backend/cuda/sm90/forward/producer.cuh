@@ -35,17 +35,17 @@ ROWMAX_DEVICE int decode_next(const ForwardParams& params, const SharedMap<Row>&
   using T = Traits<Row>;
   const int lane = threadIdx.x % 32;
   TileInfo& slot = shared.slots[count % kTileSlots];
-  const TilePlace at = walk.next();
+  const TileWork work = walk.next();
   if (lane == 0) {
-    if (at.batch >= 0) {
-      decode_tile<Row>(params, at, slot);
+    if (work.at.batch >= 0) {
+      decode_tile<Row>(params, work, slot);
     } else {
       slot = TileInfo{};  // block_end 0; consumers also compute with the other fields
     }
   }
   __syncwarp();
   if (lane < T::kWarpgroups) {  // those that write
-    if (T::kBanded && at.batch >= 0) {
+    if (T::kBanded && work.at.batch >= 0) {
       decode_loop<Row>(params.order, slot, lane);
     }
     ptx::mbarrier_arrive(shared.barrier(kSlotFull, ring_index<kTileSlots>(count)));

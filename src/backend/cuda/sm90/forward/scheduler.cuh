@@ -6,11 +6,18 @@
 
 namespace rowmax::cuda::sm90 {
 
+// A tile or, with piece.count > 1, a piece of it.
+struct TileWork {
+  TilePlace at;
+  Piece piece;
+};
+
 // Writes a tile that has rows into its slot, field by field: the producer has few registers.
 template <class Row>
-ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at, TileInfo& tile) {
+ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TileWork& work, TileInfo& tile) {
   using T = Traits<Row>;
   const TileOrder& order = params.order;
+  const TilePlace& at = work.at;
   const int head = at.unit * order.pack;
   tile.batch = at.batch;
   tile.head = head;
@@ -49,6 +56,16 @@ ROWMAX_DEVICE void decode_tile(const ForwardParams& params, const TilePlace& at,
   tile.block_begin = blocks.begin;
   tile.block_end = blocks.end;
   tile.v_rows = v_rows;
+  if constexpr (T::kCuts) {
+    tile.pieces = work.piece.count;
+    if (work.piece.count > 1) {
+      tile.piece = work.piece.index;
+      tile.piece_slot = work.piece.slot;
+      tile.block_begin = work.piece.blocks.begin;
+      tile.block_end = work.piece.blocks.end;
+      tile.store_rows = 1;  // by the warp that is last at its rows
+    }
+  }
   const int64_t first_row = int64_t{extent.q_begin} + position;
   tile.out = at.batch * params.out_rows.batch + first_row * params.out_rows.seq +
              head * params.out_rows.head;
@@ -71,9 +88,10 @@ template <class Row>
 ROWMAX_DEVICE void decode_loop(const TileOrder& order, TileInfo& tile, int warpgroup) {
   const int first = position_in_tile(order, warpgroup * 64);
   const int last = position_in_tile(order, warpgroup * 64 + 63);
-  tile.loops[warpgroup] =
-      loop_blocks({tile.block_begin, tile.block_end}, tile.key_end + first, tile.key_begin + last,
-                  tile.key_end + last, Traits<Row>::kTileK, Traits<Row>::kSkips);
+  const EdgeRows keys = {{tile.key_begin + first, tile.key_end + first},
+                         {tile.key_begin + last, tile.key_end + last}};
+  tile.loops[warpgroup] = loop_blocks({tile.block_begin, tile.block_end}, keys, Traits<Row>::kTileK,
+                                      skips_of(Row::kConfig));
 }
 
 // The next number of a launch, counted from 0. As many are taken as there are tiles, and whoever
@@ -110,7 +128,12 @@ class TileWalk {
   ROWMAX_DEVICE explicit TileWalk(const ForwardParams& params) : params_(params) {}
 
   // The same in all lanes.
-  ROWMAX_DEVICE TilePlace next() {
+  ROWMAX_DEVICE TileWork next() {
+    if constexpr (T::kCuts) {
+      if (params_.cut.ranges > 0) {
+        return next_of_cut();
+      }
+    }
     const TileOrder& order = params_.order;
     const int index = next_index();
     if (params_.lengths.any) {
@@ -118,14 +141,25 @@ class TileWalk {
       if (at.batch < 0) {
         leave(index, tiles_before_);
       }
-      return at;
+      return whole(at);
     }
     if (index >= order.tiles) {
       leave(index, order.tiles);
-      return {-1, 0, 0};
+      return whole({-1, 0, 0});
     }
+    return whole(place(index));
+  }
+
+ private:
+  using T = Traits<Row>;
+
+  static ROWMAX_DEVICE TileWork whole(const TilePlace& at) { return {at, {0, {0, 0}, 0, 1, 0}}; }
+
+  // Tile `index` where every batch element has the same lengths.
+  ROWMAX_DEVICE TilePlace place(int index) const {
+    const TileOrder& order = params_.order;
     TilePlace at;
-    if constexpr (Traits<Row>::kBanded) {
+    if constexpr (T::kBanded) {
       at = place_by_length(index, order.sections);
     } else {
       at = place_by_unit(index, order.blocks);
@@ -135,7 +169,26 @@ class TileWalk {
     return at;
   }
 
- private:
+  // Ranges of the cut tiles, each with one or two pieces, then the other tiles.
+  ROWMAX_DEVICE TileWork next_of_cut() {
+    const CutTiles& cut = params_.cut;
+    if (range_ >= 0) {
+      const Piece piece = piece_of(cut, range_, true);
+      range_ = -1;
+      if (piece.count > 0) {
+        return {place(piece.tile), piece};
+      }
+    }
+    const int index = next_index();
+    if (index < cut.ranges) {
+      range_ = index;
+      const Piece piece = piece_of(cut, index, false);
+      return {place(piece.tile), piece};
+    }
+    const int tile = index - cut.ranges + cut.tiles;
+    return whole(tile < params_.order.tiles ? place(tile) : TilePlace{-1, 0, 0});
+  }
+
   ROWMAX_DEVICE int next_index() {
     const int grid = static_cast<int>(gridDim.x);
     const int round = round_++;
@@ -187,7 +240,7 @@ class TileWalk {
             __shfl_sync(ptx::kFullWarp, end - blocks * order.units_per_batch.value, owner);
         const int rest = index - tiles_before_ - begin;
         TilePlace at;
-        if constexpr (Traits<Row>::kBanded) {
+        if constexpr (T::kBanded) {
           at = place_by_length(
               rest, make_sections<int>(order.units_per_batch.value, owner_blocks,
                                        order.section_units, [](int number) { return number; }));
@@ -205,6 +258,7 @@ class TileWalk {
 
   const ForwardParams& params_;
   int round_ = 0;
+  int range_ = -1;        // whose second piece comes next
   int first_batch_ = 0;   // find(): batch elements before it are done
   int tiles_before_ = 0;  // and their tiles
 };
