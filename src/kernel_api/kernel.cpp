@@ -2,7 +2,6 @@
 
 #include "kernel_api/layout.h"
 #include "kernel_api/pieces.h"
-#include "kernel_api/turns.h"
 
 namespace rowmax {
 
@@ -38,7 +37,7 @@ size_t tile_region_bytes(Region region, const AttentionProblem& problem, const S
     case Region::kSinkPartials:
       return problem.gradients.dsinks ? tiles * sizeof(double) : 0;
     case Region::kTurns:
-      return problem.gradients.dq ? tiles * kTurnWarps * sizeof(int32_t) : 0;
+      return problem.gradients.dq ? tiles * sizeof(int32_t) : 0;
     default:
       return 0;
   }

@@ -36,7 +36,7 @@ ROWMAX_FORCE_INLINE int64_t row_stats_index(int64_t rows, int64_t head, int64_t 
 //   kDqPartials: (tiles, tile_q, head_dim) fp32, the sum over the keys so far, in the order of the
 //                kernel's registers
 //   kSinkPartials: (tiles) fp64, dsink of its rows
-//   kTurns:      (tiles, kTurnWarps) int32, the key tile whose turn it is to add
+//   kTurns:      (tiles) int32, the key tile whose turn it is to add
 
 // Region::kPartialStates: m (splits, Hq, rows), l (the same), O (splits, Hq, rows, Dv), all of the
 // compute type. m is in log2 units; a range without visible keys has m = -inf, l = 0, O = 0.

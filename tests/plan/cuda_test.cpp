@@ -409,7 +409,7 @@ TEST(Cuda, BackwardHasRowStatisticsBeforeAndDqAfterIt) {
   const size_t rows = 2 * 4 * 512;  // 500 in tiles of 64
   EXPECT_EQ(data.region_size[static_cast<int>(Region::kRowStats)], 2 * rows * 4);
   EXPECT_EQ(data.region_size[static_cast<int>(Region::kDqPartials)], rows * 128 * 4);
-  EXPECT_EQ(data.region_size[static_cast<int>(Region::kTurns)], rows / 64 * 4 * 4);
+  EXPECT_EQ(data.region_size[static_cast<int>(Region::kTurns)], rows / 64 * 4);
   EXPECT_EQ(data.steps[0].schedule.items, 2 * 4 * 8);
   EXPECT_EQ(data.steps[1].schedule.items, 2 * 2 * 3);
   const std::string text = explain(*plan);

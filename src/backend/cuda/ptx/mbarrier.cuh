@@ -58,4 +58,19 @@ ROWMAX_DEVICE bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
   return done != 0;
 }
 
+// The same, answered at once.
+ROWMAX_DEVICE bool mbarrier_test_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace rowmax::cuda::ptx

@@ -35,15 +35,20 @@ ROWMAX_HOST_DEVICE constexpr float probability_unit(Element element) {
 }
 
 inline constexpr int kKeyWarpgroups = 2;
-inline constexpr int kBackwardThreads = 128 * (kKeyWarpgroups + 1);
-// 2 x 216 + 72 = 3 x 168, what the CTA gets at launch.
-inline constexpr int kKeyRegisters = 216;
-inline constexpr int kQueryRegisters = 72;
+inline constexpr int kBackwardThreads = 128 * (kKeyWarpgroups + 2);
+// 2 x 208 + 64 + 32 = 4 x 128, what the CTA gets at launch. A product of 64 x 64 takes more than
+// 56, and the key warpgroups serialise their products with less than 208.
+inline constexpr int kKeyRegisters = 208;
+inline constexpr int kQueryRegisters = 64;
+inline constexpr int kLoaderRegisters = 32;
+static_assert(kLoaderRegisters + kQueryRegisters + kKeyWarpgroups * kKeyRegisters <=
+              (kKeyWarpgroups + 2) * (65536 / kBackwardThreads));  // more never returns
 inline constexpr int kMaxBackwardStages = 4;
 inline constexpr int kMaxDsBuffers = 4;
 inline constexpr int kKeyTileSlots = 2;
 inline constexpr int kKeyTileBytes = 64;
-inline constexpr int kBackwardBarrierBytes = 192;
+inline constexpr int kTurnSlots = 2;
+inline constexpr int kBackwardBarrierBytes = 224;
 
 // One operand tile: K or V, Q or dO, dS.
 ROWMAX_HOST_DEVICE constexpr int key_bytes(const BackwardConfig& c) {

@@ -1,4 +1,4 @@
-// Loads of query warp 0: K and V of a key tile, then Q, dO and the row statistics of each step.
+// Warp 0: tickets; K and V of a key tile, then Q, dO and the row statistics of each step.
 #pragma once
 
 #include "backend/cuda/sm90/backward/scheduler.cuh"
@@ -14,6 +14,28 @@ class Loader {
   ROWMAX_DEVICE Loader(const BackwardParams& params, const BackwardMap<Row>& shared)
       : params_(params), shared_(shared) {}
 
+  ROWMAX_DEVICE void run() {
+#pragma unroll 1
+    for (uint32_t count = 0;; ++count) {
+      KeyTile& slot = shared_.tiles[ring_index<kKeyTileSlots>(count)];
+      if (threadIdx.x == 0) {
+        next_key_tile<Row>(params_, slot);
+        ptx::mbarrier_arrive(shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count)));
+      }
+      __syncwarp();
+      const int steps = ptx::uniform(slot.steps);
+      if (steps < 0) {
+        return;
+      }
+      start(slot, count);
+#pragma unroll 1
+      for (int left = steps; left > 0; --left) {
+        load(slot);
+      }
+    }
+  }
+
+ private:
   // Key tile number `count` of this CTA.
   ROWMAX_DEVICE void start(const KeyTile& tile, uint32_t count) {
     walk_.start(tile, params_.group);
@@ -41,15 +63,6 @@ class Loader {
     }
   }
 
-  // Loads the tile's steps until `end` steps of this CTA are loaded.
-  ROWMAX_DEVICE void load_to(const KeyTile& tile, uint32_t end) {
-#pragma unroll 1
-    while (loads_ != end) {
-      load(tile);
-    }
-  }
-
- private:
   ROWMAX_DEVICE void arrive(uint32_t barrier) {
     if (threadIdx.x == 0) {
       ptx::mbarrier_arrive(barrier);

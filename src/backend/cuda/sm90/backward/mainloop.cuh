@@ -70,25 +70,24 @@ class KeyGradients {
   }
 
   // 64 keys x kTileQ queries over the head dim: S^T = K Q^T, dP^T = V dO^T.
-  ROWMAX_DEVICE void issue_scores(float (&acc)[T::kScores], uint32_t key, uint32_t query) {
-    const uint64_t a = ptx::descriptor(key);
-    const uint64_t b = ptx::descriptor(ptx::descriptor_k_major(query, 0));
+  ROWMAX_DEVICE void issue_scores(float (&acc)[T::kScores], uint32_t a, uint32_t query) {
+    const uint32_t b = ptx::descriptor_k_major(query, 0);
 #pragma unroll
     for (int i = 0; i < T::kHeadDim / 16; ++i) {
       ptx::Wgmma<T::kTileQ>::template ss<T::kMma>(
-          acc, a + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2,
-          b + (i / 4) * (T::kQueryPanelBytes / 16) + (i % 4) * 2, i != 0);
+          acc, ptx::descriptor(a + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2),
+          ptx::descriptor(b + (i / 4) * (T::kQueryPanelBytes / 16) + (i % 4) * 2), i != 0);
     }
     ptx::wgmma_commit();
   }
   // 64 keys x head dim over kTileQ queries: dV += P^T dO, dK += dS^T Q.
   ROWMAX_DEVICE void issue_gradient(float (&acc)[T::kGradients], uint32_t (&x)[T::kPacked],
                                     uint32_t query) {
-    const uint64_t b = ptx::descriptor(ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes));
+    const uint32_t b = ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes);
 #pragma unroll
     for (int i = 0; i < T::kTileQ / 16; ++i) {
       ptx::Wgmma<T::kHeadDim>::template rs<T::kMma>(acc, x[4 * i], x[4 * i + 1], x[4 * i + 2],
-                                                    x[4 * i + 3], b + i * 128, 1);
+                                                    x[4 * i + 3], ptx::descriptor(b + i * 128), 1);
     }
     ptx::wgmma_commit();
   }
@@ -205,9 +204,6 @@ class KeyGradients {
       ptx::pin(s_);
       mask(keys);
       exponentials();
-      ptx::order_after(__uint_as_float(p_[0] ^ p_[T::kPacked / 2] ^ p_[T::kPacked - 1] ^
-                                       p_[T::kPacked - 3] ^ p_[T::kPacked - 2]),
-                       shared_.base + T::kShared.scratch);
       ptx::wgmma_wait<0>();
       ptx::pin(dk_);
       ptx::pin(ds_);

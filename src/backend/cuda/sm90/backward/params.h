@@ -42,9 +42,8 @@ struct BackwardParams {
   tile::LengthArgs lengths;
   BandArgs band;
   int tiles = 0;                    // key tiles, an upper bound
-  Divider blocks = {};              // of a unit: a kv head of a batch element
   Divider units_per_batch = {};     // kv heads
-  Sections<Divider> sections = {};  // banded
+  Sections<Divider> sections = {};  // of units: kv heads of a batch element
   int group = 1;                    // query heads of a kv head
   QueryTiles query_tiles;
   int head_dim = 0;  // of the problem

@@ -42,8 +42,9 @@ QueryGrid query_grid(const KernelLaunch& launch) {
   return grid;
 }
 
-// Key tiles in ascending order inside a head. Banded: the longest of several heads side by side, as
-// many as keep Q, dO and the sums of dQ in this share of L2.
+// Key tiles in ascending order inside a head, of several heads side by side: as many as keep Q, dO
+// and the sums of dQ in this share of L2. The more heads, the fewer tiles of one head follow each
+// other through its query tiles.
 void set_order(const KernelLaunch& launch, const BackwardConfig& config, BackwardParams& params) {
   constexpr int64_t kL2Bytes = int64_t{32} << 20;
   const ShapeArgs& shape = launch.args->shape;
@@ -51,7 +52,6 @@ void set_order(const KernelLaunch& launch, const BackwardConfig& config, Backwar
   const int64_t units = shape.batch * shape.heads_kv;
   params.group = static_cast<int>(shape.heads_q / shape.heads_kv);
   params.tiles = static_cast<int>(units * blocks);
-  params.blocks = make_divider(static_cast<int>(blocks));
   params.units_per_batch = make_divider(static_cast<int>(shape.heads_kv));
   const int64_t unit_bytes =
       std::max<int64_t>(1, params.group * shape.seqlen_q * config.head_dim * 8);

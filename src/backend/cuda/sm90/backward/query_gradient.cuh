@@ -1,5 +1,5 @@
-// Query warpgroup 0: loads (its warp 0) and dQ += dS K, added to global memory from registers.
-// Apart from the key warpgroups, which so never wait for each other.
+// The query warpgroup: dQ += dS K, added to global memory from registers. Apart from the key
+// warpgroups, which so never wait for each other.
 //
 // A tile of dQ is computed as products of 64 rows and 64 columns, each added before the next one is
 // issued: fewer registers than one wide product. In global memory the tile is in the order of the
@@ -7,9 +7,7 @@
 #pragma once
 
 #include "backend/cuda/ptx/global.cuh"
-#include "backend/cuda/ptx/opaque.cuh"
-#include "backend/cuda/sm90/backward/loader.cuh"
-#include "kernel_api/turns.h"
+#include "backend/cuda/sm90/backward/scheduler.cuh"
 
 namespace rowmax::cuda::sm90 {
 
@@ -20,38 +18,23 @@ class QueryGradient {
 
   ROWMAX_DEVICE QueryGradient(const BackwardParams& params, const BackwardMap<Row>& shared,
                               int warp)
-      : params_(params), shared_(shared), warp_(warp), loader_(params, shared) {}
+      : params_(params), shared_(shared), warp_(warp) {}
 
   ROWMAX_DEVICE void run() {
 #pragma unroll 1
     for (uint32_t count = 0;; ++count) {
-      KeyTile& slot = shared_.tiles[ring_index<kKeyTileSlots>(count)];
+      const KeyTile& slot = shared_.tiles[ring_index<kKeyTileSlots>(count)];
       const uint32_t full = shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count));
-      if (warp_ == 0 && lane() == 0) {
-        next_key_tile<Row>(ptx::opaque_fields(params_), slot);
-        ptx::mbarrier_arrive(full);
-      }
       ptx::mbarrier_wait(full, ring_parity<kKeyTileSlots>(count));
       const int steps = ptx::uniform(slot.steps);
       if (steps < 0) {
         return;
       }
-      if (warp_ == 0) {
-        loader_.start(slot, count);
-      }
-      if (steps > 0) {
-        run_steps(slot, steps, count);
-      } else {  // no phase of a barrier is left out
-        ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
-      }
-      const int block = slot.block;  // the slot may be overwritten after the arrival
-      if (lane() == 0) {
+      ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
+      run_steps(slot, steps);
+      if (lane() == 0) {  // the slot may be overwritten after this
         ptx::mbarrier_arrive(shared_.barrier(kKeysRead));
-        if (T::kTurns && passed_ >= 0) {
-          ptx::red_max_release(turn(passed_), block + 1);
-        }
       }
-      passed_ = -1;
     }
   }
 
@@ -66,55 +49,15 @@ class QueryGradient {
   static constexpr uint32_t kKeyPart = kPartsAreRows ? 0 : T::kKeyPanelBytes / 16;
 
   ROWMAX_DEVICE int lane() const { return threadIdx.x % 32; }
-  ROWMAX_DEVICE int* turn(int number) const {
-    return params_.turns + int64_t{number} * kTurnWarps + warp_;
-  }
 
-  ROWMAX_DEVICE void run_steps(const KeyTile& keys, int steps, uint32_t count) {
+  ROWMAX_DEVICE void run_steps(const KeyTile& keys, int steps) {
     StepWalk walk;
     walk.start(keys, params_.group);
 #pragma unroll 1
     for (int left = steps; left > 0; --left) {
-      // Loads never block the products: the stage of the step before is freed before this step's dS
-      // can arrive.
-      if (warp_ == 0) {
-        loader_.load_to(keys, used_ + (left < T::kStages ? left : T::kStages));
-      }
-      __syncwarp();
-      if (left == steps) {
-        ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
-      }
       add_step(keys, walk);
       walk.next(keys);
     }
-  }
-
-  // Passes the turn of the step before and looks whether it is this one's, in the shadow of the
-  // first product: one fence is the release of the one and the acquire of the other.
-  ROWMAX_DEVICE int exchange_turns(int number, int block) {
-    int seen = block;
-    if (lane() == 0) {
-      seen = ptx::ld_relaxed(turn(number));
-      ptx::fence_acq_rel_gpu();
-      if (passed_ >= 0) {
-        ptx::red_max_relaxed(turn(passed_), block + 1);
-      }
-    }
-    __syncwarp();
-    return seen;
-  }
-
-  // The key tile that adds first.
-  ROWMAX_DEVICE int first_block(const KeyTile& keys, const StepWalk& walk) const {
-    return T::kBanded ? first_visitor(keys.band_begin, walk.tile * T::kTileQ, T::kTileK) : 0;
-  }
-
-  ROWMAX_DEVICE void wait_turn(int number, int block, int seen) {
-    if (lane() == 0 && seen < block) {
-      while (ptx::ld_acquire(turn(number)) < block) {
-      }
-    }
-    __syncwarp();
   }
 
   // dQ of one step: A = dS, stored as [key][query], B = K, [key][column]: both MN-major.
@@ -131,8 +74,6 @@ class QueryGradient {
     const uint64_t b =
         ptx::descriptor(ptx::descriptor_mn_major(shared_.base, T::kShared.k, T::kKeyPanelBytes));
     ptx::mbarrier_wait(shared_.barrier(kDsFull, buffer), ring_parity<T::kDsBuffers>(used_));
-    ++used_;
-    int seen = 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       float acc[kPartColumns / 2];  // declared here: outside, it would be kept through the loads
@@ -143,12 +84,6 @@ class QueryGradient {
             acc, a + part * kDsPart + i * 128, b + part * kKeyPart + i * 128, i != 0);
       }
       ptx::wgmma_commit();
-      if (T::kTurns && part == 0 && wanted) {
-        seen = exchange_turns(number, keys.block);
-        if (keys.block == first_block(keys, walk)) {
-          seen = keys.block;  // nobody before it
-        }
-      }
       ptx::wgmma_wait<0>();
       ptx::pin(acc);
       if (part == kParts - 1 && lane() == 0) {
@@ -156,7 +91,8 @@ class QueryGradient {
       }
       if (wanted) {
         if (T::kTurns && part == 0) {
-          wait_turn(number, keys.block, seen);
+          ptx::mbarrier_wait(shared_.barrier(kTurn, ring_index<kTurnSlots>(used_)),
+                             ring_parity<kTurnSlots>(used_));
         }
 #pragma unroll
         for (int j = 0; j < kPartChunks; ++j) {
@@ -167,15 +103,16 @@ class QueryGradient {
     }
     if (T::kTurns && wanted) {
       __syncwarp();
-      passed_ = number;
+      if (lane() == 0) {
+        ptx::mbarrier_arrive(shared_.barrier(kAdded, ring_index<kTurnSlots>(used_)));
+      }
     }
+    ++used_;
   }
 
   const BackwardParams& params_;
   const BackwardMap<Row>& shared_;
   const int warp_;
-  Loader<Row> loader_;
-  int passed_ = -1;    // the query tile of the step before, whose turn is to be passed on
   uint32_t used_ = 0;  // steps added by this CTA
 };
 

@@ -6,7 +6,6 @@
 #include "backend/cuda/sm90/backward/config.h"
 #include "backend/cuda/sm90/backward/helper_kernels.h"
 #include "backend/cuda/sm90/backward/params.h"
-#include "kernel_api/turns.h"
 
 namespace rowmax::cuda::sm90 {
 
@@ -116,8 +115,8 @@ ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   for (int i = thread; i < floats / 4; i += kHelperThreads) {
     sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (thread < kTurnWarps) {
-    params.turns[number * kTurnWarps + thread] = 0;
+  if (thread == 0) {
+    params.turns[number] = 0;
   }
 }
 

@@ -49,7 +49,6 @@ ROWMAX_DEVICE bool decode_key_tile(const BackwardParams& params, const TilePlace
 // a CTA that is at work on it, however many run at once.
 template <class Row>
 ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
-  using T = BackwardTraits<Row>;
 #pragma unroll 1
   for (;;) {
     const int index = atomicAdd(params.ticket, 1);
@@ -57,13 +56,9 @@ ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
       tile.steps = -1;
       return;
     }
-    TilePlace at;
-    if constexpr (T::kBanded) {  // a causal band makes the first tiles the longest
-      at = place_by_length(index, params.sections);
-      at.block = params.blocks.value - 1 - at.block;
-    } else {
-      at = place_by_unit(index, params.blocks);
-    }
+    TilePlace at = place_by_length(index, params.sections);
+    at.block =
+        params.sections.blocks - 1 - at.block;  // a causal band makes the first tiles longest
     at.batch = divide(at.unit, params.units_per_batch);
     at.unit -= at.batch * params.units_per_batch.value;
     if (decode_key_tile<Row>(params, at, tile)) {
@@ -73,8 +68,8 @@ ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
 }
 
 // The steps of a key tile: query heads of its group one after the other, of each the query tiles
-// from the last to the first. In a causal or windowed band, key tiles that start together then come
-// to a query tile one after the other in the order of their numbers.
+// from the last to the first. In a band with a window, key tiles that start together then come to a
+// query tile one after the other in the order of their numbers.
 struct StepWalk {
   int head;
   int tile;

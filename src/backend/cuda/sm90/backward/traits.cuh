@@ -56,20 +56,24 @@ struct BackwardTraits {
   }
 };
 
-// mbarriers, 8 bytes each. "Query" is warpgroup 0, "key" are warpgroups 1 and 2.
+// mbarriers, 8 bytes each. "Loader" and "turns" are warps of warpgroup 0, "query" is warpgroup 1,
+// "key" are warpgroups 2 and 3.
 // name          count      arrives                          waits     protects
-// kTileFull[2]  1          query warp 0, tile decoded       all       a KeyTile
-// kKeysFull     1 + bytes  query warp 0                     all       K and V
-// kKeysLoaded   1 + bytes  query warp 0                     itself    K, V before their last rows
+// kTileFull[2]  1          loader, tile decoded             all       a KeyTile
+// kKeysFull     1 + bytes  loader                           all       K and V
+// kKeysLoaded   1 + bytes  loader                           itself    K, V before their last rows
 //                                                                     are zeroed; Q, dO likewise
-// kKeysEmpty    2          a key warpgroup, dK and dV read  query     K and V, the KeyTile
-//                          from their staging
+// kKeysEmpty    3          a key warpgroup, dK and dV read  loader    K and V, the KeyTile
+//                          from their staging; turns, the
+//                          KeyTile read
 // kKeysRead     4          query warps, after their last    key       K, in which dK is staged
 //                          product
-// kFull[4]      1 + bytes  query warp 0                     key       Q, dO, statistics, step info
-// kEmpty[4]     8          key warps, after dK of the step  query     the same
+// kFull[4]      1 + bytes  loader                           key       Q, dO, statistics, step info
+// kEmpty[4]     8          key warps, after dK of the step  loader    the same
 // kDsFull[4]    8          key warps, dS stored             query     dS
 // kDsEmpty[4]   4          query warps, after the product   key       dS
+// kTurn[2]      1          turns, it has come               query     the tile of dQ
+// kAdded[2]     4          query warps, additions issued    turns     the same
 enum BackwardBarrier : int {
   kTileFull = 0,
   kKeysFull = kTileFull + kKeyTileSlots,
@@ -80,7 +84,9 @@ enum BackwardBarrier : int {
   kEmpty = kFull + kMaxBackwardStages,
   kDsFull = kEmpty + kMaxBackwardStages,
   kDsEmpty = kDsFull + kMaxDsBuffers,
-  kBackwardBarriers = kDsEmpty + kMaxDsBuffers,
+  kTurn = kDsEmpty + kMaxDsBuffers,
+  kAdded = kTurn + kTurnSlots,
+  kBackwardBarriers = kAdded + kTurnSlots,
 };
 static_assert(kBackwardBarriers * 8 <= kBackwardBarrierBytes);
 
