@@ -60,7 +60,9 @@ struct BackwardTraits {
 // "key" are warpgroups 2 and 3.
 // name          count      arrives                          waits     protects
 // kTileFull[2]  1          loader, tile decoded             all       a KeyTile
-// kKeysFull     1 + bytes  loader                           all       K and V
+// kKeysFull     1 + bytes  loader                           all       K and V; an arrival at
+//                                                                     kKeysEmpty before it would
+//                                                                     count for the tile before
 // kKeysLoaded   1 + bytes  loader                           itself    K, V before their last rows
 //                                                                     are zeroed; Q, dO likewise
 // kKeysEmpty    3          a key warpgroup, dK and dV read  loader    K and V, the KeyTile

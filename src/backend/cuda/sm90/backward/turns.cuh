@@ -34,6 +34,8 @@ class TurnKeeper {
       const int head =
           slot.first_query_tile + slot.kv_head * params_.group * params_.query_tiles.head_step;
       block_ = slot.block;
+      // Not before these keys are loaded: the arrival would count for the tile before.
+      ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
       ptx::mbarrier_arrive(shared_.barrier(kKeysEmpty));
       keep_steps(steps, tiles, end, head, band_begin);
     }
