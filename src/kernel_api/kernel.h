@@ -49,6 +49,7 @@ struct KernelConfig {
   int head_dim_v = 0;
   int stages = 0;      // K and V tiles in flight
   int warpgroups = 0;  // consumer warpgroups
+  int q_load_rows = 0;  // rows of Q that one copy brings, tile_q or a part; 0: no copies
   MaskClass mask = MaskClass::kBanded;
   OptionClass options = OptionClass::kAll;
 };
