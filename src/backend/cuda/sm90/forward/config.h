@@ -116,8 +116,8 @@ ROWMAX_HOST_DEVICE constexpr bool is_valid(const ForwardConfig& c) {
   const int pool = (c.warpgroups + 1) * (65536 / threads(c) / 8 * 8);
   return c.warpgroups >= 1 && c.warpgroups <= kMaxWarpgroups && c.tile_q == 64 * c.warpgroups &&
          c.tile_k % 16 == 0 && c.early_turn >= 0 && c.early_turn < c.tile_k / 16 && c.held >= 0 &&
-         c.held <= c.tile_k / 4 && c.stages >= 1 &&
-         c.stages <= kMaxStages && c.head_dim % 16 == 0 && c.head_dim_v % 16 == 0 &&
+         c.held <= c.tile_k / 4 && c.stages >= 1 && c.stages <= kMaxStages &&
+         c.head_dim % 16 == 0 && c.head_dim_v % 16 == 0 &&
          shared_layout(c).bytes <= kSharedBytesLimit &&
          producer_registers(c) + c.warpgroups * consumer_registers(c) <= pool;
 }

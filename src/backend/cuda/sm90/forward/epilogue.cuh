@@ -119,8 +119,9 @@ ROWMAX_DEVICE void store_lse(const ForwardParams& params, const TileInfo& tile, 
   }
 }
 
-// 4 x 4 transposes in a quad, kCount at once: their shuffles do not wait for each other. Lane t gives
-// v[k] = its columns of chunk k and gets all four lanes' columns of chunk t, 16 bytes of one row.
+// 4 x 4 transposes in a quad, kCount at once: their shuffles do not wait for each other. Lane t
+// gives v[k] = its columns of chunk k and gets all four lanes' columns of chunk t, 16 bytes of one
+// row.
 template <int kCount>
 ROWMAX_DEVICE void transpose_quads(uint32_t (&v)[kCount][4]) {
   const bool odd = (threadIdx.x & 1) != 0;

@@ -172,8 +172,8 @@ ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& 
   }
 }
 
-// Loads Q of tile number `count`, or warpgroup `part`'s rows of it, or tells the consumers that there
-// is none: false.
+// Loads Q of tile number `count`, or warpgroup `part`'s rows of it, or tells the consumers that
+// there is none: false.
 template <class Row>
 ROWMAX_DEVICE bool produce_q(const ForwardParams& params, const SharedMap<Row>& shared,
                              uint32_t count, int part) {
