@@ -27,8 +27,8 @@ Plan plan_on(const std::string& kernel, const std::string& words, const char* di
 
 const Schedule& schedule_of(const Plan& plan) { return plan.data().steps[0].schedule; }
 
-int64_t pack_of(const std::string& kernel, const std::string& words) {
-  const Plan plan = plan_on(kernel, words);
+int64_t pack_of(const std::string& kernel, const std::string& words, const char* dim = "d64") {
+  const Plan plan = plan_on(kernel, words, dim);
   return plan.empty() ? 0 : schedule_of(plan).pack;
 }
 
@@ -65,6 +65,16 @@ TEST(CudaSchedule, PacksHeadsWhereItSavesProducts) {
   for (const auto& c : cases) {
     EXPECT_EQ(pack_of(c.kernel, c.words), c.pack) << c.kernel << " " << c.words;
   }
+}
+
+// Where a copy of Q brings 64 rows of a tile, these must be whole positions.
+TEST(CudaSchedule, PackedHeadsFillACopyOfQ) {
+  const char* kernel = "sm90_forward_bf16_d256_q128k80_full";
+  EXPECT_EQ(pack_of(kernel, "hq8 hkv1 sq9 sk300", "d256"), 8);
+  EXPECT_EQ(pack_of(kernel, "hq12 hkv2 sq9 sk300", "d256"), 2);
+  EXPECT_EQ(pack_of(kernel, "hq12 hkv1 sq9 sk300", "d256"), 4);
+  EXPECT_EQ(pack_of(kernel, "hq80 hkv1 sq3 sk300", "d256"), 16);
+  EXPECT_EQ(pack_of(kernel, "hq128 hkv1 sq1 sk300", "d256"), 64);
 }
 
 TEST(CudaSchedule, ItemsAreTilesOfPackedHeads) {

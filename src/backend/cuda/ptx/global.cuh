@@ -13,7 +13,7 @@ ROWMAX_DEVICE void red_add_v4(float* address, float a, float b, float c, float d
 }
 
 // 16 bytes to `address` where `condition`, without a branch.
-ROWMAX_DEVICE void st_v4_if(bool condition, const void* address, const uint32_t (&v)[4]) {
+ROWMAX_DEVICE void st_v4_if(bool condition, void* address, const uint32_t (&v)[4]) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"

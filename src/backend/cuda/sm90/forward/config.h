@@ -50,10 +50,9 @@ inline constexpr int kTilesAhead = 3;
 inline constexpr int kTailBytes = kBarrierBytes + kScratchBytes + kTileSlots * kTileSlotBytes;
 
 // As many Q tiles as fit, if O (staged in its tile's Q buffer) is no wider than Q. With two, the
-// next tile's Q arrives under this tile, and its first product runs beside this tile's last one. A
-// third lets Q arrive while the O of the tile before is still on its way out. With one, each
-// warpgroup's rows of Q are loaded as soon as that warpgroup has read those before, and O goes from
-// registers to memory.
+// next tile's Q arrives under this tile. A third lets Q arrive while the O of the tile before is
+// still on its way out. With one, each warpgroup's rows of Q are loaded as soon as that warpgroup
+// has read those before, and O goes from registers to memory.
 inline constexpr int kMaxQBuffers = 4;
 ROWMAX_HOST_DEVICE constexpr int q_buffers(const ForwardConfig& c) {
   const int others = c.stages * (k_bytes(c) + v_bytes(c)) + kTailBytes;

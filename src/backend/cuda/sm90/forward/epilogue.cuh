@@ -181,6 +181,7 @@ ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& til
   // Two rows of 32 columns a group. Stores under a predicate: with branches between them every
   // group would wait for its own shuffles.
   constexpr int kGroups = T::kHeadDimV / 32;
+  static_assert(T::kHeadDimV % 32 == 0);
   constexpr int kBatch = kGroups % 2 == 0 ? 2 : 1;
 #pragma unroll
   for (int first = 0; first < kGroups; first += kBatch) {
@@ -198,8 +199,7 @@ ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& til
 #pragma unroll
     for (int i = 0; i < 2 * kBatch; ++i) {
       const int column = 32 * (first + i / 2) + 8 * (threadIdx.x & 3);
-      const uint16_t* out =
-          static_cast<uint16_t*>(params.out_rows.data) + place.out[i % 2] + column;
+      uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) + place.out[i % 2] + column;
       ptx::st_v4_if(place.stored[i % 2] && column < params.head_dim_v, out, v[i]);
     }
   }

@@ -3,9 +3,9 @@
 // One key block j: wait K | my turn | issue S = Q K_j | wait V | issue O += P V_(j+1) | pass turn |
 //                    wait S, free K | mask | wait O, free V | exponentials, sums, pack P |
 //                    where a row's reference was too low: raise it, rescale O, again
-// so that softmax runs under the product of block j + 1 and under the others' products. With
-// several Q buffers nothing drains between tiles: the next tile's first product goes with this
-// one's last.
+// so that softmax runs under the product of block j + 1 and under the others' products. Rows with
+// `held` begin the exponentials before they wait for O. Nothing drains between tiles: the next
+// tile's first product goes with this one's last.
 #pragma once
 
 #include "backend/cuda/sm90/forward/stages.cuh"
@@ -285,7 +285,7 @@ class Consumer : ConsumerStages<Row> {
     trace_.mark(TraceState::kWaitKeys, first);
     wait(kKFull, blocks_);
     trace_.mark(TraceState::kWaitTurn, first);
-    take_turn();  // also: all warps of this warpgroup have read this tile's Q
+    take_turn();  // also: all warps of this warpgroup have read this tile's Q, where O is staged
     trace_.mark(TraceState::kIssue, first);
     ptx::wgmma_fence();
     issue_scores(q, k);

@@ -237,23 +237,24 @@ ROWMAX_DEVICE void move_q_and_out(const ForwardParams& params, const SharedMap<R
         loads = produce_q<Row>(params, shared, count, part);
       }
     }
-    return;
-  }
-  bool more = produce_q<Row>(params, shared, 0, 0);
-  uint32_t loaded = more ? 1 : 0;
-  uint32_t stored = 0;
+  } else {
+    bool more = produce_q<Row>(params, shared, 0, 0);
+    uint32_t loaded = more ? 1 : 0;
+    uint32_t stored = 0;
 #pragma unroll 1
-  while (more || stored < loaded) {
-    const bool may_load = more && loaded < stored + T::kQBuffers;
-    if (may_load && (stored == loaded || is_decoded<Row>(shared, loaded))) {
-      more = produce_q<Row>(params, shared, loaded, 0);
-      loaded += more ? 1 : 0;
-    } else if (!may_load || is_staged<Row>(shared, stored)) {  // O does not wait for the next tile
-      store_out<Row>(params, shared, stored);
-      ++stored;
+    while (more || stored < loaded) {
+      const bool may_load = more && loaded < stored + T::kQBuffers;
+      if (may_load && (stored == loaded || is_decoded<Row>(shared, loaded))) {
+        more = produce_q<Row>(params, shared, loaded, 0);
+        loaded += more ? 1 : 0;
+      } else if (!may_load ||
+                 is_staged<Row>(shared, stored)) {  // O does not wait for the next tile
+        store_out<Row>(params, shared, stored);
+        ++stored;
+      }
     }
+    ptx::bulk_wait_group<0>();
   }
-  ptx::bulk_wait_group<0>();
 }
 
 }  // namespace rowmax::cuda::sm90
