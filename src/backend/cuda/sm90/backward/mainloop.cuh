@@ -2,8 +2,8 @@
 //
 // One step i, P(i) in registers and nothing in flight at its edges:
 //   issue dP(i) = V dO^T | issue dV += P^T dO | wait dP | dS | wait dV | dS to shared memory |
-//   issue S(i+1) = K Q^T | issue dK += dS^T Q | wait S | mask, exponentials | wait dK, free the
-//   stage
+//   issue S(i+1) = K Q^T | issue dK += dS^T Q | wait S | mask, exponentials | wait dK, pack P, free
+//   the stage
 // so that the exponentials of the next step run under dK. After the last step S is a product of
 // stale data that nobody reads.
 #pragma once
@@ -94,8 +94,7 @@ class KeyGradients {
 
   // Where the loader says that some key of this warpgroup is hidden from some row of the step. Keys
   // past the end are hidden from all rows.
-  ROWMAX_DEVICE void mask(const KeyTile& keys) {
-    const int info = ptx::load_shared_int(shared_.step_info(stage_));
+  ROWMAX_DEVICE void mask(const KeyTile& keys, int info) {
     if (((info >> warpgroup_) & 1) == 0) {
       return;
     }
@@ -115,8 +114,8 @@ class KeyGradients {
     tile::mask_columns(s_, visible);
   }
 
-  // P = 2^(S c - L) in units of kProbabilityUnit, which the statistics contain. It is kept as a
-  // 16-bit operand only: its fp32 form would not fit in registers.
+  // P = 2^(S c - L) in units of kProbabilityUnit, which the statistics contain, in place of S: as
+  // operands beside dS, which dK reads meanwhile, they would take registers that are not there.
   ROWMAX_DEVICE void exponentials() {
     const uint32_t stats = stats_address_ + stage_ * T::kStatsBytes;
 #pragma unroll
@@ -124,10 +123,25 @@ class KeyGradients {
       const float2 lse = ptx::load_shared_float2(stats + j * 32);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        p_[2 * j + r] =
-            T::pack(ptx::ex2(__fmaf_rn(s_[4 * j + 2 * r], params_.exponent_scale, -lse.x)),
-                    ptx::ex2(__fmaf_rn(s_[4 * j + 2 * r + 1], params_.exponent_scale, -lse.y)));
+        float& even = s_[4 * j + 2 * r];
+        float& odd = s_[4 * j + 2 * r + 1];
+        even = ptx::ex2(__fmaf_rn(even, params_.exponent_scale, -lse.x));
+        odd = ptx::ex2(__fmaf_rn(odd, params_.exponent_scale, -lse.y));
       }
+    }
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < T::kScores; ++i) {
+      all ^= __float_as_uint(s_[i]);
+    }
+    ptx::order_after(__uint_as_float(all), shared_.base + T::kShared.scratch);
+  }
+
+  // P as an operand of dV; dS is made from it, too.
+  ROWMAX_DEVICE void pack_probabilities() {
+#pragma unroll
+    for (int i = 0; i < T::kPacked; ++i) {
+      p_[i] = T::pack(s_[2 * i], s_[2 * i + 1]);
     }
   }
 
@@ -171,12 +185,14 @@ class KeyGradients {
     const uint32_t k = key_descriptor(T::kShared.k);
     const uint32_t v = key_descriptor(T::kShared.v);
     wait_stage();
+    int info = ptx::load_shared_int(shared_.step_info(stage_));
     ptx::wgmma_fence();
     issue_scores(s_, k, query_address());
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    mask(keys);
+    mask(keys, info);
     exponentials();
+    pack_probabilities();
 #pragma unroll 1
     for (int left = steps - 1; left >= 0; --left) {
       const uint32_t q = query_address();
@@ -197,16 +213,19 @@ class KeyGradients {
       if (left > 0) {
         wait_stage();
       }
+      info = ptx::load_shared_int(shared_.step_info(stage_));
       ptx::wgmma_fence();
       issue_scores(s_, k, query_address());
       issue_gradient(dk_, ds_, q);
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
-      mask(keys);
+      mask(keys, info);
       exponentials();
       ptx::wgmma_wait<0>();
       ptx::pin(dk_);
       ptx::pin(ds_);
+      ptx::pin(s_);
+      pack_probabilities();
       if (lane() == 0) {
         ptx::mbarrier_arrive(shared_.barrier(kEmpty, done));
       }
