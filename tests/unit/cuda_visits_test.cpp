@@ -15,7 +15,6 @@
 namespace rowmax::test {
 namespace {
 
-using cuda::sm90::AddOrder;
 using cuda::sm90::BackwardConfig;
 using cuda::sm90::Element;
 using cuda::sm90::first_visitor;

@@ -2,8 +2,8 @@
 //
 // One step i, P(i) in registers and nothing in flight at its edges:
 //   issue dP(i) = V dO^T | issue dV += P^T dO | wait dP | dS | wait dV | dS to shared memory |
-//   issue S(i+1) = K Q^T | issue dK += dS^T Q | wait S | mask, exponentials | wait dK, pack P, free
-//   the stage
+//   issue S(i+1) = K Q^T | issue dK += dS^T Q | wait S | mask, exponentials | wait dK, free the
+//   stage
 // so that the exponentials of the next step run under dK. After the last step S is a product of
 // stale data that nobody reads.
 #pragma once
@@ -50,11 +50,9 @@ class KeyGradients {
   }
 
  private:
-  ROWMAX_DEVICE int lane() const { return threadIdx.x % 32; }
-
-  ROWMAX_DEVICE uint32_t key_descriptor(uint32_t offset) const {
-    return ptx::uniform(ptx::descriptor_k_major(shared_.base, offset) +
-                        warpgroup_ * (64 * kPanelRowBytes / 16));
+  ROWMAX_DEVICE uint64_t key_descriptor(uint32_t offset) const {
+    return ptx::descriptor(ptx::uniform(ptx::descriptor_k_major(shared_.base, offset) +
+                                        warpgroup_ * (64 * kPanelRowBytes / 16)));
   }
   // Of Q in the current stage, dO is kQueryBytes further.
   ROWMAX_DEVICE uint32_t query_address() const { return ptx::uniform(shared_.q(stage_)); }
@@ -70,24 +68,25 @@ class KeyGradients {
   }
 
   // 64 keys x kTileQ queries over the head dim: S^T = K Q^T, dP^T = V dO^T.
-  ROWMAX_DEVICE void issue_scores(float (&acc)[T::kScores], uint32_t a, uint32_t query) {
-    const uint32_t b = ptx::descriptor_k_major(query, 0);
+  ROWMAX_DEVICE void issue_scores(float (&acc)[T::kScores], uint64_t a, uint32_t query) {
+    const uint64_t b = ptx::descriptor(ptx::descriptor_k_major(query, 0));
 #pragma unroll
     for (int i = 0; i < T::kHeadDim / 16; ++i) {
       ptx::Wgmma<T::kTileQ>::template ss<T::kMma>(
-          acc, ptx::descriptor(a + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2),
-          ptx::descriptor(b + (i / 4) * (T::kQueryPanelBytes / 16) + (i % 4) * 2), i != 0);
+          acc, a + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2,
+          b + (i / 4) * (T::kQueryPanelBytes / 16) + (i % 4) * 2, i != 0);
     }
     ptx::wgmma_commit();
   }
   // 64 keys x head dim over kTileQ queries: dV += P^T dO, dK += dS^T Q.
   ROWMAX_DEVICE void issue_gradient(float (&acc)[T::kGradients], uint32_t (&x)[T::kPacked],
                                     uint32_t query) {
-    const uint32_t b = ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes);
+    const uint64_t b =
+        ptx::descriptor(ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes));
 #pragma unroll
     for (int i = 0; i < T::kTileQ / 16; ++i) {
       ptx::Wgmma<T::kHeadDim>::template rs<T::kMma>(acc, x[4 * i], x[4 * i + 1], x[4 * i + 2],
-                                                    x[4 * i + 3], ptx::descriptor(b + i * 128), 1);
+                                                    x[4 * i + 3], b + i * 128, 1);
     }
     ptx::wgmma_commit();
   }
@@ -114,8 +113,8 @@ class KeyGradients {
     tile::mask_columns(s_, visible);
   }
 
-  // P = 2^(S c - L) in units of kProbabilityUnit, which the statistics contain, in place of S: as
-  // operands beside dS, which dK reads meanwhile, they would take registers that are not there.
+  // P = 2^(S c - L) in units of kProbabilityUnit, which the statistics contain. It is kept as a
+  // 16-bit operand only: its fp32 form would not fit in registers.
   ROWMAX_DEVICE void exponentials() {
     const uint32_t stats = stats_address_ + stage_ * T::kStatsBytes;
 #pragma unroll
@@ -123,25 +122,10 @@ class KeyGradients {
       const float2 lse = ptx::load_shared_float2(stats + j * 32);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float& even = s_[4 * j + 2 * r];
-        float& odd = s_[4 * j + 2 * r + 1];
-        even = ptx::ex2(__fmaf_rn(even, params_.exponent_scale, -lse.x));
-        odd = ptx::ex2(__fmaf_rn(odd, params_.exponent_scale, -lse.y));
+        p_[2 * j + r] =
+            T::pack(ptx::ex2(__fmaf_rn(s_[4 * j + 2 * r], params_.exponent_scale, -lse.x)),
+                    ptx::ex2(__fmaf_rn(s_[4 * j + 2 * r + 1], params_.exponent_scale, -lse.y)));
       }
-    }
-    uint32_t all = 0;
-#pragma unroll
-    for (int i = 0; i < T::kScores; ++i) {
-      all ^= __float_as_uint(s_[i]);
-    }
-    ptx::order_after(__uint_as_float(all), shared_.base + T::kShared.scratch);
-  }
-
-  // P as an operand of dV; dS is made from it, too.
-  ROWMAX_DEVICE void pack_probabilities() {
-#pragma unroll
-    for (int i = 0; i < T::kPacked; ++i) {
-      p_[i] = T::pack(s_[2 * i], s_[2 * i + 1]);
     }
   }
 
@@ -172,7 +156,7 @@ class KeyGradients {
     }
     ptx::fence_proxy_async();
     __syncwarp();
-    if (lane() == 0) {
+    if (ptx::elect()) {
       ptx::mbarrier_arrive(shared_.barrier(kDsFull, buffer_));
     }
     if (++buffer_ == T::kDsBuffers) {
@@ -182,8 +166,8 @@ class KeyGradients {
   }
 
   ROWMAX_DEVICE void mainloop(const KeyTile& keys, int steps) {
-    const uint32_t k = key_descriptor(T::kShared.k);
-    const uint32_t v = key_descriptor(T::kShared.v);
+    const uint64_t k = key_descriptor(T::kShared.k);
+    const uint64_t v = key_descriptor(T::kShared.v);
     wait_stage();
     int info = ptx::load_shared_int(shared_.step_info(stage_));
     ptx::wgmma_fence();
@@ -192,7 +176,6 @@ class KeyGradients {
     ptx::pin(s_);
     mask(keys, info);
     exponentials();
-    pack_probabilities();
 #pragma unroll 1
     for (int left = steps - 1; left >= 0; --left) {
       const uint32_t q = query_address();
@@ -224,9 +207,7 @@ class KeyGradients {
       ptx::wgmma_wait<0>();
       ptx::pin(dk_);
       ptx::pin(ds_);
-      ptx::pin(s_);
-      pack_probabilities();
-      if (lane() == 0) {
+      if (ptx::elect()) {
         ptx::mbarrier_arrive(shared_.barrier(kEmpty, done));
       }
     }

@@ -42,7 +42,7 @@ QueryGrid query_grid(const KernelLaunch& launch) {
   return grid;
 }
 
-// Key tiles in ascending order inside a head, of several heads side by side: as many as keep Q, dO
+// Key tiles in the order of their adds inside a head, of several heads side by side: as many as keep Q, dO
 // and the sums of dQ in this share of L2. The more heads, the fewer tiles of one head follow each
 // other through its query tiles.
 void set_order(const KernelLaunch& launch, const BackwardConfig& config, BackwardParams& params) {
@@ -61,6 +61,12 @@ void set_order(const KernelLaunch& launch, const BackwardConfig& config, Backwar
   }
   params.sections = make_sections<Divider>(static_cast<int>(units), static_cast<int>(blocks),
                                            static_cast<int>(section), make_divider);
+  // Where the band ends at a diagonal, key tiles come to their first query tiles one after the
+  // other. Upward the longest tiles start last: not in the last section.
+  const BandArgs& band = launch.args->score.band;
+  if (band.has_right && !band.has_left) {
+    params.upward_units = static_cast<int>((params.sections.count - 1) * section);
+  }
 }
 
 struct Operand {
@@ -135,6 +141,9 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.turns = region<int>(launch, Region::kTurns);
   params.ticket = ticket(launch);
+  if (launch.schedule.last_converts) {
+    params.dq_rows = rows_of(args.grad.dq);
+  }
   params.dk_rows = rows_of(args.grad.dk);
   params.dv_rows = rows_of(args.grad.dv);
   const Result<MapEncoder> encode = MapEncoder::create(kernel);
@@ -165,6 +174,12 @@ RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   }
   params.stats = region<float>(launch, Region::kRowStats);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
+  params.clears = !launch.schedule.first_stores;
+  params.band = args.score.band;
+  if (launch.schedule.last_converts) {
+    params.dq = rows_of(args.grad.dq);
+  }
+  params.head_dim = static_cast<int>(args.shape.head_dim);
   params.turns = region<int>(launch, Region::kTurns);
   params.ticket = ticket(launch);
   params.ctas = std::max(1, params.grid.count);  // one zeroes the ticket
@@ -186,7 +201,8 @@ ReduceParams prepare_reduce(const KernelLaunch& launch) {
   params.scale = static_cast<float>(args.score.scale);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.batch = static_cast<int>(args.shape.batch);
-  params.dq_ctas = args.grad.dq.data != nullptr ? params.grid.count : 0;
+  const bool converts = args.grad.dq.data != nullptr && !launch.schedule.last_converts;
+  params.dq_ctas = converts ? params.grid.count : 0;
   params.ctas = params.dq_ctas;
   if (args.grad.dsinks != nullptr) {
     params.sink_sums = region<double>(launch, Region::kSinkPartials);

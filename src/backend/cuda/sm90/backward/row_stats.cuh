@@ -106,7 +106,7 @@ ROWMAX_DEVICE double sum_of_cta(double value) {
   return value;
 }
 
-// dQ's sum of a tile becomes 0, and so its turns.
+// dQ's sum of a tile becomes 0.
 ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   const int thread = threadIdx.x;
   const int floats = params.grid.tiles.tile_q * params.grid.columns;
@@ -115,8 +115,38 @@ ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   for (int i = thread; i < floats / 4; i += kHelperThreads) {
     sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (thread == 0) {
-    params.turns[number] = 0;
+}
+
+// `rows` rows of dQ become 0, from row at.row of the sequence on.
+ROWMAX_DEVICE void clear_rows(const RowStatsParams& params, const QueryTile& at,
+                              const tile::Extent& extent, int rows) {
+  const int chunks = (params.head_dim + 7) / 8;
+  uint16_t* out = static_cast<uint16_t*>(params.dq.data) + at.batch * params.dq.batch +
+                  at.head * params.dq.head + int64_t{extent.q_begin + at.row} * params.dq.seq;
+  for (int i = threadIdx.x; i < rows * chunks; i += kHelperThreads) {
+    const int row = i / chunks;
+    *reinterpret_cast<uint4*>(out + row * params.dq.seq + 8 * (i - row * chunks)) =
+        make_uint4(0, 0, 0, 0);
+  }
+}
+
+// What dQ's sum of a tile is before the main kernel: the first key tile that visits it stores, so
+// only a tile without visitors is cleared, or its rows of dQ, unless all are to be.
+ROWMAX_DEVICE void begin_sums(const RowStatsParams& params, const QueryTile& at,
+                              const tile::Extent& extent) {
+  const int tile_q = params.grid.tiles.tile_q;
+  const int rest = extent.q_len - at.row;
+  const int rows = rest < tile_q ? rest : tile_q;
+  const RowBand band = resolve_band(params.band, extent.q_len, extent.k_len);
+  const KeyRange keys = block_keys(band, at.row, at.row + rows, extent.k_len);
+  const bool visited = keys.begin < keys.end;
+  if (params.clears || (!visited && params.dq.data == nullptr)) {
+    clear_sums(params, at.number);
+  } else if (!visited) {
+    clear_rows(params, at, extent, rows);
+  }
+  if (threadIdx.x == 0) {
+    params.turns[at.number] = 0;
   }
 }
 
@@ -136,7 +166,7 @@ __global__ void __launch_bounds__(kHelperThreads)
     return;
   }
   if (params.dq_sum != nullptr) {
-    clear_sums(params, at.number);
+    begin_sums(params, at, extent);
   }
   const int tile_q = params.grid.tiles.tile_q;
   const int lane = thread & (params.lanes - 1);

@@ -18,7 +18,6 @@ struct BackwardTraits {
   static_assert(is_valid(kConfig));
   static constexpr BackwardLayout kShared = backward_layout(kConfig);
   static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
-  static constexpr bool kTurns = kConfig.add_order == AddOrder::kFixed;
   static constexpr ptx::Mma kMma =
       kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
   static constexpr float kProbabilityUnit = probability_unit(kConfig.element);
@@ -56,7 +55,7 @@ struct BackwardTraits {
   }
 };
 
-// mbarriers, 8 bytes each. "Loader" and "turns" are warps of warpgroup 0, "query" is warpgroup 1,
+// mbarriers, 8 bytes each. "Loader", "turns" and "convert" are warps of warpgroup 0, "query" is warpgroup 1,
 // "key" are warpgroups 2 and 3.
 // name          count      arrives                          waits     protects
 // kTileFull[2]  1          loader, tile decoded             all       a KeyTile
@@ -74,8 +73,10 @@ struct BackwardTraits {
 // kEmpty[4]     8          key warps, after dK of the step  loader    the same
 // kDsFull[4]    8          key warps, dS stored             query     dS
 // kDsEmpty[4]   4          query warps, after the product   key       dS
-// kTurn[2]      1          turns, it has come               query     the tile of dQ
+// kTurn[2]      1          turns, it has come               query     the tile of dQ, turn info
 // kAdded[2]     4          query warps, additions issued    turns     the same
+// kConvertFull  1          turns, last addition done        convert   a FinishedTile; [16]
+// kConvertEmpty 2          convert warps, dQ written        turns     the same; [16]
 enum BackwardBarrier : int {
   kTileFull = 0,
   kKeysFull = kTileFull + kKeyTileSlots,
@@ -88,7 +89,9 @@ enum BackwardBarrier : int {
   kDsEmpty = kDsFull + kMaxDsBuffers,
   kTurn = kDsEmpty + kMaxDsBuffers,
   kAdded = kTurn + kTurnSlots,
-  kBackwardBarriers = kAdded + kTurnSlots,
+  kConvertFull = kAdded + kTurnSlots,
+  kConvertEmpty = kConvertFull + kConvertSlots,
+  kBackwardBarriers = kConvertEmpty + kConvertSlots,
 };
 static_assert(kBackwardBarriers * 8 <= kBackwardBarrierBytes);
 
@@ -103,8 +106,8 @@ struct KeyTile {
   int block;  // number of the tile in its sequence
   int batch;
   int kv_head;
-  int query_begin;  // query tiles that a head visits
-  int query_end;
+  int walk_begin;  // first query tile of a head's walk, and the one after its last
+  int walk_end;
   int q_begin;  // of the sequence in the query tensor
   int q_len;
   int k_begin;
@@ -112,9 +115,19 @@ struct KeyTile {
   int band_end;
   int store_rows;  // 1: dK, dV are stored row by row, since a copy would write past the sequence
   int first_query_tile;  // number of head 0's first
-  int reserved;
+  int last_block;        // of the sequence
+  int direction;         // of the walk: 1 upward, else -1
+  int reserved[3];
 };
 static_assert(sizeof(KeyTile) == kKeyTileBytes);
+
+// A tile of dQ that has its last addition.
+struct FinishedTile {
+  int number;
+  int rows;        // inside the sequence; < 0: no more tiles
+  int64_t offset;  // of its first row in dQ
+};
+static_assert(sizeof(FinishedTile) == kFinishedTileBytes);
 
 // A step's info is one int: its first row (a multiple of 64), and in bit w whether warpgroup w
 // masks.
@@ -133,6 +146,9 @@ struct BackwardMap {
   ROWMAX_DEVICE uint32_t barrier(int name, uint32_t index = 0) const {
     return base + T::kShared.barriers + (name + index) * 8;
   }
+  ROWMAX_DEVICE FinishedTile& finished(uint32_t slot) const {
+    return reinterpret_cast<FinishedTile*>(tiles + kKeyTileSlots)[slot];
+  }
   ROWMAX_DEVICE uint32_t k() const { return base + T::kShared.k; }
   ROWMAX_DEVICE uint32_t v() const { return base + T::kShared.v; }
   ROWMAX_DEVICE uint32_t q(uint32_t stage) const {
@@ -144,6 +160,10 @@ struct BackwardMap {
   }
   ROWMAX_DEVICE uint32_t step_info(uint32_t stage) const {
     return base + T::kShared.step_info + stage * 4;
+  }
+  // Whether the addition of the turn in this slot is the first one, which stores.
+  ROWMAX_DEVICE uint32_t turn_info(uint32_t slot) const {
+    return base + T::kShared.turn_info + slot * 4;
   }
   ROWMAX_DEVICE uint32_t ds(uint32_t buffer) const {
     return base + T::kShared.ds + buffer * T::kDsBytes;

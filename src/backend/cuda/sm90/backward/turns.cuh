@@ -8,7 +8,7 @@
 namespace rowmax::cuda::sm90 {
 
 // Lets the query warpgroup add to the tile of each step when its turn has come, and passes the turn
-// on when the additions are issued. Either may be first: the turn of a step is awaited while the
+// on when the additions are issued, or the tile to the converter after the last one. Either may be first: the turn of a step is awaited while the
 // additions of the step before are under way.
 template <class Row>
 class TurnKeeper {
@@ -25,50 +25,77 @@ class TurnKeeper {
       ptx::mbarrier_wait(shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count)),
                          ring_parity<kKeyTileSlots>(count));
       if (slot.steps < 0) {
-        return;
+        break;
       }
-      const int steps = params_.dq_sum != nullptr ? slot.steps : 0;
-      const int end = slot.query_end;
-      const int tiles = end - slot.query_begin;
-      const int band_begin = T::kBanded ? slot.band_begin : 0;
-      const int head =
-          slot.first_query_tile + slot.kv_head * params_.group * params_.query_tiles.head_step;
-      block_ = slot.block;
-      // Not before these keys are loaded: the arrival would count for the tile before.
+      // The tile before is done with. Not before these keys are loaded: the arrival would count for
+      // that tile.
       ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
       ptx::mbarrier_arrive(shared_.barrier(kKeysEmpty));
-      keep_steps(steps, tiles, end, head, band_begin);
+      if (params_.dq_sum != nullptr) {
+        keep_steps(slot);
+      }
+    }
+    if (params_.dq_rows.data != nullptr) {
+      queue(0, -1, 0);
     }
   }
 
  private:
-  // Steps of `tiles` query tiles a head, from tile `end` - 1 down; `head`: number of tile 0.
-  ROWMAX_DEVICE void keep_steps(int steps, int tiles, int end, int head, int band_begin) {
-    int* before = nullptr;  // turn of the step before, its additions under way
-    int tile = end;
+  // A step whose additions are under way.
+  struct Visit {
+    int* turn;  // null: none
+    int head;
+    int tile;
+    bool last;  // in the order of adds
+  };
+
+  ROWMAX_DEVICE void keep_steps(const KeyTile& keys) {
+    const bool upward = keys.direction > 0;
+    place_ = upward ? keys.last_block - keys.block : keys.block;
+    Visit before = {};
+    StepWalk walk;
+    walk.start(keys, params_.group);
 #pragma unroll 1
-    for (; steps > 0; --steps) {
-      --tile;
-      int* turn = params_.turns + head + tile;
-      const int first = T::kBanded ? first_visitor(band_begin, tile * T::kTileQ, T::kTileK) : 0;
-      if (block_ != first) {  // somebody adds before
-        while (ptx::ld_acquire(turn) < block_) {
-          if (before != nullptr && ptx::mbarrier_test_wait(added(used_ - 1), parity(used_ - 1))) {
-            pass(before);
-            before = nullptr;
+    for (int left = keys.steps; left > 0; --left) {
+      const int lowest = lowest_visitor(keys, walk.tile);
+      const int highest = highest_visitor(keys, walk.tile);
+      const bool first = keys.block == (upward ? highest : lowest);
+      const bool last = keys.block == (upward ? lowest : highest);
+      int* turn = params_.turns + tile_number(keys, walk.head, walk.tile);
+      if (!first) {
+        while (ptx::ld_acquire(turn) < place_) {
+          if (before.turn != nullptr &&
+              ptx::mbarrier_test_wait(added(used_ - 1), parity(used_ - 1))) {
+            pass(keys, before);
           }
         }
       }
-      ptx::mbarrier_arrive(shared_.barrier(kTurn, ring_index<kTurnSlots>(used_)));
-      finish(before);
-      before = turn;
+      const uint32_t slot = ring_index<kTurnSlots>(used_);
+      ptx::store_shared_int(shared_.turn_info(slot), first);
+      ptx::mbarrier_arrive(shared_.barrier(kTurn, slot));
+      finish(keys, before);
+      before = {turn, walk.head, walk.tile, last};
       ++used_;
-      if (tile == end - tiles) {
-        tile = end;
-        head += params_.query_tiles.head_step;
-      }
+      walk.next(keys);
     }
-    finish(before);
+    finish(keys, before);
+  }
+
+  ROWMAX_DEVICE int tile_number(const KeyTile& keys, int head, int tile) const {
+    return keys.first_query_tile + head * params_.query_tiles.head_step + tile;
+  }
+
+  // Key tiles that visit query tile `tile`: see visits.h.
+  ROWMAX_DEVICE int lowest_visitor(const KeyTile& keys, int tile) const {
+    return T::kBanded ? first_visitor(keys.band_begin, tile * T::kTileQ, T::kTileK) : 0;
+  }
+  ROWMAX_DEVICE int highest_visitor(const KeyTile& keys, int tile) const {
+    if constexpr (!T::kBanded) {
+      return keys.last_block;
+    }
+    int row_end = (tile + 1) * T::kTileQ;
+    row_end = row_end < keys.q_len ? row_end : keys.q_len;
+    return last_visitor(keys.band_end, row_end, keys.last_block, T::kTileK);
   }
 
   ROWMAX_DEVICE uint32_t added(uint32_t step) const {
@@ -77,19 +104,40 @@ class TurnKeeper {
   static ROWMAX_DEVICE uint32_t parity(uint32_t step) { return ring_parity<kTurnSlots>(step); }
 
   // Waits for the additions of the step before, if they are not passed on yet.
-  ROWMAX_DEVICE void finish(int* before) const {
-    if (before != nullptr) {
+  ROWMAX_DEVICE void finish(const KeyTile& keys, Visit& before) {
+    if (before.turn != nullptr) {
       ptx::mbarrier_wait(added(used_ - 1), parity(used_ - 1));
-      pass(before);
+      pass(keys, before);
     }
   }
 
-  ROWMAX_DEVICE void pass(int* turn) const { ptx::red_max_release(turn, block_ + 1); }
+  // Passes the turn on; after the last addition the tile goes to the converter.
+  ROWMAX_DEVICE void pass(const KeyTile& keys, Visit& visit) {
+    ptx::red_max_release(visit.turn, place_ + 1);
+    visit.turn = nullptr;
+    if (visit.last && params_.dq_rows.data != nullptr) {
+      const RowOutput& dq = params_.dq_rows;
+      const int row = visit.tile * T::kTileQ;
+      const int rest = keys.q_len - row;
+      queue(tile_number(keys, visit.head, visit.tile), rest < T::kTileQ ? rest : T::kTileQ,
+            keys.batch * dq.batch + visit.head * dq.head + int64_t{keys.q_begin + row} * dq.seq);
+    }
+  }
+
+  ROWMAX_DEVICE void queue(int number, int rows, int64_t offset) {
+    const uint32_t slot = ring_index<kConvertSlots>(queued_);
+    ptx::mbarrier_wait(shared_.barrier(kConvertEmpty, slot),
+                       ring_parity<kConvertSlots>(queued_) ^ 1);
+    shared_.finished(slot) = {number, rows, offset};
+    ptx::mbarrier_arrive(shared_.barrier(kConvertFull, slot));
+    ++queued_;
+  }
 
   const BackwardParams& params_;
   const BackwardMap<Row>& shared_;
-  int block_ = 0;
-  uint32_t used_ = 0;  // steps of this CTA
+  int place_ = 0;        // of the key tile in the order of adds
+  uint32_t used_ = 0;    // steps of this CTA
+  uint32_t queued_ = 0;  // tiles of dQ given to the converter
 };
 
 }  // namespace rowmax::cuda::sm90
