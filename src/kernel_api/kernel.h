@@ -69,8 +69,7 @@ struct Schedule {
   int64_t cut_ranges = 0;
   int64_t query_tiles = 0;  // GPU backward: tiles of tile_q rows, over batch and query heads
   int64_t columns = 0;      // GPU backward: of a tile of dQ partials, the kernel's head dim
-  bool first_stores = false;   // GPU backward: as in KernelConfig, so nobody clears
-  bool last_converts = false;  // GPU backward: whoever adds last to a tile writes its dQ
+  bool first_stores = false;  // GPU backward: as in KernelConfig
 };
 
 // Named parts of the shared workspace.

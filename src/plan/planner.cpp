@@ -129,7 +129,7 @@ HelperKinds helper_kinds(const AttentionProblem& problem, const Schedule& main) 
     kinds.after.push_back(StepKind::kBiasGradient);
   }
   const bool sums_dq = main.splits > 1 || main.query_tiles > 0;
-  if ((sums_dq && g.dq && !main.last_converts) || g.dsinks || g.dslopes) {
+  if ((sums_dq && g.dq) || g.dsinks || g.dslopes) {
     kinds.after.push_back(StepKind::kReduce);
   }
   return kinds;

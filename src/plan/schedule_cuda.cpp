@@ -122,15 +122,6 @@ void cut_last_wave(const AttentionProblem& problem, const KernelConfig& config,
   schedule.cut_ranges = ranges;
 }
 
-// A key tile's tiles of dQ may all have their last addition there, which takes longer to convert
-// than to compute: more of them than these would make it late.
-bool last_converts(const AttentionProblem& problem, const KernelConfig& config) {
-  constexpr int64_t kMostTiles = 32;
-  const Sizes& s = problem.sizes;
-  return config.first_stores &&
-         s.heads_q / s.heads_kv * ceil_div(s.seqlen_q, config.tile_q) <= kMostTiles;
-}
-
 }  // namespace
 
 int64_t merge_clocks(const KernelConfig& config) {
@@ -157,7 +148,6 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
     schedule.columns = config.head_dim;
     const Gradients& wanted = problem.gradients;
     schedule.first_stores = config.first_stores;
-    schedule.last_converts = wanted.dq && last_converts(problem, config);
     schedule.items = wanted.dq || wanted.dk || wanted.dv
                          ? s.batch * s.heads_kv * ceil_div(s.seqlen_k, config.tile_k)
                          : 0;  // dsinks alone
@@ -179,7 +169,7 @@ Schedule cuda_helper_schedule(const AttentionProblem& problem, const KernelConfi
     schedule.items = std::max<int64_t>(tiles, 1);  // one prepares the ticket of the main step
   } else {
     const Gradients& wanted = problem.gradients;
-    schedule.items = (wanted.dq && !main.last_converts ? tiles : 0) + (wanted.dsinks ? s.heads_q : 0);
+    schedule.items = (wanted.dq ? tiles : 0) + (wanted.dsinks ? s.heads_q : 0);
   }
   return schedule;
 }

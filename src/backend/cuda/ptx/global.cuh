@@ -18,15 +18,6 @@ ROWMAX_DEVICE void st_relaxed_v4(float* address, float a, float b, float c, floa
                : "memory");
 }
 
-ROWMAX_DEVICE float4 ld_relaxed_v4(const float4* address) {
-  float4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(address)
-               : "memory");
-  return v;
-}
-
 ROWMAX_DEVICE int ld_relaxed(const int* address) {
   int v;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");

@@ -41,9 +41,7 @@ inline constexpr int kMaxDsBuffers = 4;
 inline constexpr int kKeyTileSlots = 3;
 inline constexpr int kKeyTileBytes = 80;
 inline constexpr int kTurnSlots = 2;
-inline constexpr int kConvertSlots = 16;
-inline constexpr int kFinishedTileBytes = 16;
-inline constexpr int kBackwardBarrierBytes = 480;
+inline constexpr int kBackwardBarrierBytes = 224;
 
 // One operand tile: K or V, Q or dO, dS.
 ROWMAX_HOST_DEVICE constexpr int key_bytes(const BackwardConfig& c) {
@@ -67,7 +65,6 @@ struct BackwardLayout {
   int stats = 0;
   int barriers = 0;
   int key_tiles = 0;
-  int finished = 0;
   int step_info = 0;  // one int a stage
   int turn_info = 0;  // one int a slot
   int scratch = 0;    // nobody reads it
@@ -82,8 +79,7 @@ ROWMAX_HOST_DEVICE constexpr BackwardLayout backward_layout(const BackwardConfig
   layout.stats = layout.ds + c.ds_buffers * ds_bytes(c);
   layout.barriers = layout.stats + c.stages * stats_bytes(c);
   layout.key_tiles = layout.barriers + kBackwardBarrierBytes;
-  layout.finished = layout.key_tiles + kKeyTileSlots * kKeyTileBytes;
-  layout.step_info = layout.finished + kConvertSlots * kFinishedTileBytes;
+  layout.step_info = layout.key_tiles + kKeyTileSlots * kKeyTileBytes;
   layout.turn_info = layout.step_info + kMaxBackwardStages * 4;
   layout.scratch = layout.turn_info + kTurnSlots * 4;
   layout.bytes = layout.scratch + 16;

@@ -3,7 +3,6 @@
 // schedule.
 #pragma once
 
-#include "backend/cuda/sm90/backward/converter.cuh"
 #include "backend/cuda/sm90/backward/loader.cuh"
 #include "backend/cuda/sm90/backward/mainloop.cuh"
 #include "backend/cuda/sm90/backward/query_gradient.cuh"
@@ -34,10 +33,6 @@ ROWMAX_DEVICE void init_barriers(const BackwardMap<Row>& shared) {
     ptx::mbarrier_init(shared.barrier(kTurn, i), 1);
     ptx::mbarrier_init(shared.barrier(kAdded, i), 4);
   }
-  for (int i = 0; i < kConvertSlots; ++i) {
-    ptx::mbarrier_init(shared.barrier(kConvertFull, i), 1);
-    ptx::mbarrier_init(shared.barrier(kConvertEmpty, i), 2);
-  }
   ptx::fence_mbarrier_init();
 }
 
@@ -57,14 +52,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     if (warp == 0) {
       Loader<Row> loader(params, shared);
       loader.run();
-    } else if (warp == 1) {
-      if (threadIdx.x % 32 == 0) {
-        TurnKeeper<Row> keeper(params, shared);
-        keeper.run();
-      }
-    } else if (params.dq_rows.data != nullptr) {
-      Converter<Row> converter(params, shared);
-      converter.run();
+    } else if (warp == 1 && threadIdx.x % 32 == 0) {
+      TurnKeeper<Row> keeper(params, shared);
+      keeper.run();
     }
   } else if (warp < 8) {
     ptx::setmaxnreg_dec<kQueryRegisters>();

@@ -55,7 +55,6 @@ struct BackwardParams {
   float* dq_sum = nullptr;  // null: dQ is not wanted
   int* turns = nullptr;
   int* ticket = nullptr;  // of the next key tile; zeroed by row_stats_kernel
-  RowOutput dq_rows;      // null data: not wanted, or written by a step of its own
   RowOutput dk_rows;      // null data: not wanted
   RowOutput dv_rows;
   MapSteps q_steps;
@@ -82,8 +81,6 @@ struct RowStatsParams {
   float* dq_sum = nullptr;
   bool clears = false;  // every tile's sum, else those that no key tile visits
   BandArgs band;
-  RowOutput dq;  // zeroed in tiles that no key tile visits; null data: their sums are
-  int head_dim = 0;
   int* turns = nullptr;
   int* ticket = nullptr;
   double* sink_sums = nullptr;  // of a query tile; null: dsinks is not wanted

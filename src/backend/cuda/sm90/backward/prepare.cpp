@@ -111,7 +111,7 @@ Status encode_maps(const AttentionArgs& args, const BackwardConfig& config,
   };
   for (const Operand& operand : operands) {
     // Without rows, or not wanted: no copy is ever issued.
-    if (operand.shape.seq == 0 || operand.tensor.data == nullptr) {
+    if (operand.shape.batch == 0 || operand.shape.seq == 0 || operand.tensor.data == nullptr) {
       continue;
     }
     if (Status status =
@@ -141,9 +141,6 @@ Status prepare_backward(const KernelLaunch& launch, const BackwardConfig& config
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.turns = region<int>(launch, Region::kTurns);
   params.ticket = ticket(launch);
-  if (launch.schedule.last_converts) {
-    params.dq_rows = rows_of(args.grad.dq);
-  }
   params.dk_rows = rows_of(args.grad.dk);
   params.dv_rows = rows_of(args.grad.dv);
   const Result<MapEncoder> encode = MapEncoder::create(kernel);
@@ -176,10 +173,6 @@ RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.clears = !launch.schedule.first_stores;
   params.band = args.score.band;
-  if (launch.schedule.last_converts) {
-    params.dq = rows_of(args.grad.dq);
-  }
-  params.head_dim = static_cast<int>(args.shape.head_dim);
   params.turns = region<int>(launch, Region::kTurns);
   params.ticket = ticket(launch);
   params.ctas = std::max(1, params.grid.count);  // one zeroes the ticket
@@ -201,8 +194,7 @@ ReduceParams prepare_reduce(const KernelLaunch& launch) {
   params.scale = static_cast<float>(args.score.scale);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
   params.batch = static_cast<int>(args.shape.batch);
-  const bool converts = args.grad.dq.data != nullptr && !launch.schedule.last_converts;
-  params.dq_ctas = converts ? params.grid.count : 0;
+  params.dq_ctas = args.grad.dq.data != nullptr ? params.grid.count : 0;
   params.ctas = params.dq_ctas;
   if (args.grad.dsinks != nullptr) {
     params.sink_sums = region<double>(launch, Region::kSinkPartials);

@@ -117,33 +117,15 @@ ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   }
 }
 
-// `rows` rows of dQ become 0, from row at.row of the sequence on.
-ROWMAX_DEVICE void clear_rows(const RowStatsParams& params, const QueryTile& at,
-                              const tile::Extent& extent, int rows) {
-  const int chunks = (params.head_dim + 7) / 8;
-  uint16_t* out = static_cast<uint16_t*>(params.dq.data) + at.batch * params.dq.batch +
-                  at.head * params.dq.head + int64_t{extent.q_begin + at.row} * params.dq.seq;
-  for (int i = threadIdx.x; i < rows * chunks; i += kHelperThreads) {
-    const int row = i / chunks;
-    *reinterpret_cast<uint4*>(out + row * params.dq.seq + 8 * (i - row * chunks)) =
-        make_uint4(0, 0, 0, 0);
-  }
-}
-
-// What dQ's sum of a tile is before the main kernel: the first key tile that visits it stores, so
-// only a tile without visitors is cleared, or its rows of dQ, unless all are to be.
+// What the sum and the turn of a tile are before the main kernel. The first key tile that visits it
+// stores, so that only a tile without visitors is cleared, unless all are to be.
 ROWMAX_DEVICE void begin_sums(const RowStatsParams& params, const QueryTile& at,
                               const tile::Extent& extent) {
-  const int tile_q = params.grid.tiles.tile_q;
-  const int rest = extent.q_len - at.row;
-  const int rows = rest < tile_q ? rest : tile_q;
+  const int row_end = min(at.row + params.grid.tiles.tile_q, extent.q_len);
   const RowBand band = resolve_band(params.band, extent.q_len, extent.k_len);
-  const KeyRange keys = block_keys(band, at.row, at.row + rows, extent.k_len);
-  const bool visited = keys.begin < keys.end;
-  if (params.clears || (!visited && params.dq.data == nullptr)) {
+  const KeyRange keys = block_keys(band, at.row, row_end, extent.k_len);
+  if (params.clears || keys.begin == keys.end) {
     clear_sums(params, at.number);
-  } else if (!visited) {
-    clear_rows(params, at, extent, rows);
   }
   if (threadIdx.x == 0) {
     params.turns[at.number] = 0;

@@ -55,7 +55,7 @@ struct BackwardTraits {
   }
 };
 
-// mbarriers, 8 bytes each. "Loader", "turns" and "convert" are warps of warpgroup 0, "query" is warpgroup 1,
+// mbarriers, 8 bytes each. "Loader" and "turns" are warps of warpgroup 0, "query" is warpgroup 1,
 // "key" are warpgroups 2 and 3.
 // name          count      arrives                          waits     protects
 // kTileFull[2]  1          loader, tile decoded             all       a KeyTile
@@ -75,8 +75,6 @@ struct BackwardTraits {
 // kDsEmpty[4]   4          query warps, after the product   key       dS
 // kTurn[2]      1          turns, it has come               query     the tile of dQ, turn info
 // kAdded[2]     4          query warps, additions issued    turns     the same
-// kConvertFull  1          turns, last addition done        convert   a FinishedTile; [16]
-// kConvertEmpty 2          convert warps, dQ written        turns     the same; [16]
 enum BackwardBarrier : int {
   kTileFull = 0,
   kKeysFull = kTileFull + kKeyTileSlots,
@@ -89,9 +87,7 @@ enum BackwardBarrier : int {
   kDsEmpty = kDsFull + kMaxDsBuffers,
   kTurn = kDsEmpty + kMaxDsBuffers,
   kAdded = kTurn + kTurnSlots,
-  kConvertFull = kAdded + kTurnSlots,
-  kConvertEmpty = kConvertFull + kConvertSlots,
-  kBackwardBarriers = kConvertEmpty + kConvertSlots,
+  kBackwardBarriers = kAdded + kTurnSlots,
 };
 static_assert(kBackwardBarriers * 8 <= kBackwardBarrierBytes);
 
@@ -121,13 +117,6 @@ struct KeyTile {
 };
 static_assert(sizeof(KeyTile) == kKeyTileBytes);
 
-// A tile of dQ that has its last addition.
-struct FinishedTile {
-  int number;
-  int rows;        // inside the sequence; < 0: no more tiles
-  int64_t offset;  // of its first row in dQ
-};
-static_assert(sizeof(FinishedTile) == kFinishedTileBytes);
 
 // A step's info is one int: its first row (a multiple of 64), and in bit w whether warpgroup w
 // masks.
@@ -145,9 +134,6 @@ struct BackwardMap {
         tiles(reinterpret_cast<KeyTile*>(memory + T::kShared.key_tiles)) {}
   ROWMAX_DEVICE uint32_t barrier(int name, uint32_t index = 0) const {
     return base + T::kShared.barriers + (name + index) * 8;
-  }
-  ROWMAX_DEVICE FinishedTile& finished(uint32_t slot) const {
-    return reinterpret_cast<FinishedTile*>(tiles + kKeyTileSlots)[slot];
   }
   ROWMAX_DEVICE uint32_t k() const { return base + T::kShared.k; }
   ROWMAX_DEVICE uint32_t v() const { return base + T::kShared.v; }

@@ -8,7 +8,7 @@
 namespace rowmax::cuda::sm90 {
 
 // Lets the query warpgroup add to the tile of each step when its turn has come, and passes the turn
-// on when the additions are issued, or the tile to the converter after the last one. Either may be first: the turn of a step is awaited while the
+// on when the additions are issued. Either may be first: the turn of a step is awaited while the
 // additions of the step before are under way.
 template <class Row>
 class TurnKeeper {
@@ -25,7 +25,7 @@ class TurnKeeper {
       ptx::mbarrier_wait(shared_.barrier(kTileFull, ring_index<kKeyTileSlots>(count)),
                          ring_parity<kKeyTileSlots>(count));
       if (slot.steps < 0) {
-        break;
+        return;
       }
       // The tile before is done with. Not before these keys are loaded: the arrival would count for
       // that tile.
@@ -35,63 +35,45 @@ class TurnKeeper {
         keep_steps(slot);
       }
     }
-    if (params_.dq_rows.data != nullptr) {
-      queue(0, -1, 0);
-    }
   }
 
  private:
-  // A step whose additions are under way.
-  struct Visit {
-    int* turn;  // null: none
-    int head;
-    int tile;
-    bool last;  // in the order of adds
-  };
-
   ROWMAX_DEVICE void keep_steps(const KeyTile& keys) {
-    const bool upward = keys.direction > 0;
-    place_ = upward ? keys.last_block - keys.block : keys.block;
-    Visit before = {};
+    int* before = nullptr;  // turn of the step before, its additions under way
+    place_ = keys.direction > 0 ? keys.last_block - keys.block : keys.block;
     StepWalk walk;
     walk.start(keys, params_.group);
 #pragma unroll 1
     for (int left = keys.steps; left > 0; --left) {
-      const int lowest = lowest_visitor(keys, walk.tile);
-      const int highest = highest_visitor(keys, walk.tile);
-      const bool first = keys.block == (upward ? highest : lowest);
-      const bool last = keys.block == (upward ? lowest : highest);
-      int* turn = params_.turns + tile_number(keys, walk.head, walk.tile);
+      int* turn = params_.turns + keys.first_query_tile +
+                  walk.head * params_.query_tiles.head_step + walk.tile;
+      const bool first = keys.block == first_in_order(keys, walk.tile);
       if (!first) {
         while (ptx::ld_acquire(turn) < place_) {
-          if (before.turn != nullptr &&
-              ptx::mbarrier_test_wait(added(used_ - 1), parity(used_ - 1))) {
-            pass(keys, before);
+          if (before != nullptr && ptx::mbarrier_test_wait(added(used_ - 1), parity(used_ - 1))) {
+            pass(before);
+            before = nullptr;
           }
         }
       }
       const uint32_t slot = ring_index<kTurnSlots>(used_);
       ptx::store_shared_int(shared_.turn_info(slot), first);
       ptx::mbarrier_arrive(shared_.barrier(kTurn, slot));
-      finish(keys, before);
-      before = {turn, walk.head, walk.tile, last};
+      finish(before);
+      before = turn;
       ++used_;
       walk.next(keys);
     }
-    finish(keys, before);
+    finish(before);
   }
 
-  ROWMAX_DEVICE int tile_number(const KeyTile& keys, int head, int tile) const {
-    return keys.first_query_tile + head * params_.query_tiles.head_step + tile;
-  }
-
-  // Key tiles that visit query tile `tile`: see visits.h.
-  ROWMAX_DEVICE int lowest_visitor(const KeyTile& keys, int tile) const {
-    return T::kBanded ? first_visitor(keys.band_begin, tile * T::kTileQ, T::kTileK) : 0;
-  }
-  ROWMAX_DEVICE int highest_visitor(const KeyTile& keys, int tile) const {
+  // The key tile that adds first to query tile `tile`.
+  ROWMAX_DEVICE int first_in_order(const KeyTile& keys, int tile) const {
     if constexpr (!T::kBanded) {
-      return keys.last_block;
+      return 0;
+    }
+    if (keys.direction < 0) {
+      return first_visitor(keys.band_begin, tile * T::kTileQ, T::kTileK);
     }
     int row_end = (tile + 1) * T::kTileQ;
     row_end = row_end < keys.q_len ? row_end : keys.q_len;
@@ -104,40 +86,19 @@ class TurnKeeper {
   static ROWMAX_DEVICE uint32_t parity(uint32_t step) { return ring_parity<kTurnSlots>(step); }
 
   // Waits for the additions of the step before, if they are not passed on yet.
-  ROWMAX_DEVICE void finish(const KeyTile& keys, Visit& before) {
-    if (before.turn != nullptr) {
+  ROWMAX_DEVICE void finish(int* before) const {
+    if (before != nullptr) {
       ptx::mbarrier_wait(added(used_ - 1), parity(used_ - 1));
-      pass(keys, before);
+      pass(before);
     }
   }
 
-  // Passes the turn on; after the last addition the tile goes to the converter.
-  ROWMAX_DEVICE void pass(const KeyTile& keys, Visit& visit) {
-    ptx::red_max_release(visit.turn, place_ + 1);
-    visit.turn = nullptr;
-    if (visit.last && params_.dq_rows.data != nullptr) {
-      const RowOutput& dq = params_.dq_rows;
-      const int row = visit.tile * T::kTileQ;
-      const int rest = keys.q_len - row;
-      queue(tile_number(keys, visit.head, visit.tile), rest < T::kTileQ ? rest : T::kTileQ,
-            keys.batch * dq.batch + visit.head * dq.head + int64_t{keys.q_begin + row} * dq.seq);
-    }
-  }
-
-  ROWMAX_DEVICE void queue(int number, int rows, int64_t offset) {
-    const uint32_t slot = ring_index<kConvertSlots>(queued_);
-    ptx::mbarrier_wait(shared_.barrier(kConvertEmpty, slot),
-                       ring_parity<kConvertSlots>(queued_) ^ 1);
-    shared_.finished(slot) = {number, rows, offset};
-    ptx::mbarrier_arrive(shared_.barrier(kConvertFull, slot));
-    ++queued_;
-  }
+  ROWMAX_DEVICE void pass(int* turn) const { ptx::red_max_release(turn, place_ + 1); }
 
   const BackwardParams& params_;
   const BackwardMap<Row>& shared_;
-  int place_ = 0;        // of the key tile in the order of adds
-  uint32_t used_ = 0;    // steps of this CTA
-  uint32_t queued_ = 0;  // tiles of dQ given to the converter
+  int place_ = 0;      // of the key tile in the order of adds
+  uint32_t used_ = 0;  // steps of this CTA
 };
 
 }  // namespace rowmax::cuda::sm90
