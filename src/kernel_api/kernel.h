@@ -67,8 +67,8 @@ struct Schedule {
   // device.
   int64_t cut_tiles = 0;
   int64_t cut_ranges = 0;
-  int64_t query_tiles = 0;  // GPU backward: tiles of tile_q rows, over batch and query heads
-  int64_t columns = 0;      // GPU backward: of a tile of dQ partials, the kernel's head dim
+  int64_t query_tiles = 0;    // GPU backward: tiles of tile_q rows, over batch and query heads
+  int64_t columns = 0;        // GPU backward: of a tile of dQ partials, the kernel's head dim
   bool first_stores = false;  // GPU backward: as in KernelConfig
 };
 

@@ -81,8 +81,7 @@ class KeyGradients {
   // 64 keys x head dim over kTileQ queries: dV += P^T dO, dK += dS^T Q.
   ROWMAX_DEVICE void issue_gradient(float (&acc)[T::kGradients], uint32_t (&x)[T::kPacked],
                                     uint32_t query) {
-    const uint64_t b =
-        ptx::descriptor(ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes));
+    const uint64_t b = ptx::descriptor(ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes));
 #pragma unroll
     for (int i = 0; i < T::kTileQ / 16; ++i) {
       ptx::Wgmma<T::kHeadDim>::template rs<T::kMma>(acc, x[4 * i], x[4 * i + 1], x[4 * i + 2],

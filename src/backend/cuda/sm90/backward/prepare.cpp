@@ -42,9 +42,9 @@ QueryGrid query_grid(const KernelLaunch& launch) {
   return grid;
 }
 
-// Key tiles in the order of their adds inside a head, of several heads side by side: as many as keep Q, dO
-// and the sums of dQ in this share of L2. The more heads, the fewer tiles of one head follow each
-// other through its query tiles.
+// Key tiles in the order of their adds inside a head, of several heads side by side: as many as
+// keep Q, dO and the sums of dQ in this share of L2. The more heads, the fewer tiles of one head
+// follow each other through its query tiles.
 void set_order(const KernelLaunch& launch, const BackwardConfig& config, BackwardParams& params) {
   constexpr int64_t kL2Bytes = int64_t{32} << 20;
   const ShapeArgs& shape = launch.args->shape;

@@ -2,8 +2,9 @@
 // warpgroups, which so never wait for each other.
 //
 // A tile of dQ is computed as products of 64 rows and 64 columns, each added before the next one is
-// issued: fewer registers than one wide product. The first addition to a tile stores. In global memory the tile is in the order of the
-// accumulators, (warp, 8 columns of 16 rows, lane, 4): a warp's additions are 512 contiguous bytes.
+// issued: fewer registers than one wide product. The first addition to a tile stores. In global
+// memory the tile is in the order of the accumulators, (warp, 8 columns of 16 rows, lane, 4): a
+// warp's additions are 512 contiguous bytes.
 #pragma once
 
 #include "backend/cuda/ptx/global.cuh"

@@ -117,7 +117,6 @@ struct KeyTile {
 };
 static_assert(sizeof(KeyTile) == kKeyTileBytes);
 
-
 // A step's info is one int: its first row (a multiple of 64), and in bit w whether warpgroup w
 // masks.
 inline constexpr int kStepRowMask = ~63;
