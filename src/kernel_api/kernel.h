@@ -47,8 +47,9 @@ struct KernelConfig {
   std::optional<DType> dtype;  // of Q, K, V; empty: any that `compute` serves
   int head_dim = 0;            // largest head dims served; 0: any
   int head_dim_v = 0;
-  int stages = 0;      // K and V tiles in flight
-  int warpgroups = 0;  // consumer warpgroups
+  int stages = 0;       // K and V tiles in flight
+  int warpgroups = 0;   // consumer warpgroups
+  int q_load_rows = 0;  // rows of Q that one copy brings, tile_q or a part; 0: no copies
   MaskClass mask = MaskClass::kBanded;
   OptionClass options = OptionClass::kAll;
   bool first_stores = false;  // GPU backward: the first addition to a tile of dQ partials stores

@@ -68,7 +68,8 @@ int64_t packed_heads(const AttentionProblem& problem, const KernelConfig& config
   }
   const int64_t group = problem.sizes.heads_q / problem.sizes.heads_kv;
   int64_t pack = std::min<int64_t>(group, config.tile_q);
-  while (group % pack != 0) {
+  const bool parts = config.q_load_rows < config.tile_q;  // each of whole positions
+  while (group % pack != 0 || (parts && config.q_load_rows % pack != 0)) {
     --pack;
   }
   if (pack == 1) {

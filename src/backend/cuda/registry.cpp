@@ -37,6 +37,7 @@ constexpr KernelEntry forward_entry(const char* name, const ForwardConfig& row) 
   config.head_dim_v = row.head_dim_v;
   config.stages = row.stages;
   config.warpgroups = row.warpgroups;
+  config.q_load_rows = q_load_rows(row);
   config.mask = row.mask;
   config.options = row.options;
   entry.supports = supports;

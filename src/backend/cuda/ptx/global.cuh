@@ -18,6 +18,18 @@ ROWMAX_DEVICE void st_relaxed_v4(float* address, float a, float b, float c, floa
                : "memory");
 }
 
+// 16 bytes to `address` where `condition`, without a branch.
+ROWMAX_DEVICE void st_v4_if(bool condition, const void* address, const uint32_t (&v)[4]) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.s32 p, %0, 0;\n"
+      "@p st.global.v4.b32 [%1], {%2, %3, %4, %5};\n"
+      "}\n" ::"r"(static_cast<int>(condition)),
+      "l"(address), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+      : "memory");
+}
+
 ROWMAX_DEVICE int ld_relaxed(const int* address) {
   int v;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");

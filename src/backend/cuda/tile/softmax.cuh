@@ -135,13 +135,12 @@ ROWMAX_DEVICE bool are_low(const BlockSum& block, const State& state, bool (&low
   return __any_sync(ptx::kFullWarp, low[0] || low[1]);
 }
 
-// The block's maxima become the references of the rows that some lane of their quad found low; O
-// and the sums follow. A row's reference, and with it its bits, does not depend on what the other
-// rows of its warp hold.
-template <class State, int kOut>
+// The block's maxima become the references of the rows that some lane of their quad found low; the
+// sums follow, and O is to be multiplied by `factor`. A row's reference, and with it its bits, does
+// not depend on what the other rows of its warp hold.
+template <class State>
 ROWMAX_DEVICE void raise_references(const float (&max)[2], const bool (&low)[2], State& state,
-                                    float (&o)[kOut], float scale) {
-  float factor[2];
+                                    float (&factor)[2], float scale) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const uint32_t lanes = __ballot_sync(ptx::kFullWarp, low[r]);
@@ -158,6 +157,10 @@ ROWMAX_DEVICE void raise_references(const float (&max)[2], const bool (&low)[2],
         state.reference[r] == -ptx::kInfinity ? 1.f : ptx::ex2(factor[r] - state.subtract[r]);
     state.sum[r] *= factor[r];
   }
+}
+
+template <int kOut>
+ROWMAX_DEVICE void multiply_rows(float (&o)[kOut], const float (&factor)[2]) {
 #pragma unroll
   for (int i = 0; i < kOut; ++i) {
     o[i] *= factor[(i >> 1) & 1];
@@ -166,11 +169,13 @@ ROWMAX_DEVICE void raise_references(const float (&max)[2], const bool (&low)[2],
 
 // After `are_low`.
 template <class State, int kScores, int kOut>
-ROWMAX_DEVICE void raise_references(const float (&s)[kScores], const bool (&low)[2], State& state,
-                                    float (&o)[kOut], float scale) {
+ROWMAX_DEVICE void raise_low_references(const float (&s)[kScores], const bool (&low)[2],
+                                        State& state, float (&o)[kOut], float scale) {
   float max[2];
+  float factor[2];
   row_max(s, state, max);
-  raise_references(max, low, state, o, scale);
+  raise_references(max, low, state, factor, scale);
+  multiply_rows(o, factor);
 }
 
 // P of a block, and the sums grow by it.
@@ -182,8 +187,24 @@ ROWMAX_DEVICE void block_exponentials(const float (&s)[kScores], uint32_t (&p)[k
   end_block(block, state);
 }
 
-// The same of a block that is not the tile's first: done again where a reference was too low. With
-// Row::kJumpsBack in a loop instead of a second copy: less code, but the usual way has a jump.
+// Of a block that is not the tile's first, whose P and sums are there: done again where a reference
+// was too low.
+template <class Row, class State, int kScores, int kOut>
+ROWMAX_DEVICE void check_exponentials(const BlockSum& block, float (&s)[kScores],
+                                      uint32_t (&p)[kScores / 2], float (&o)[kOut], State& state,
+                                      float scale) {
+  bool low[2];
+  if (!are_low(block, state, low)) {
+    end_block(block, state);
+    return;
+  }
+  raise_low_references(s, low, state, o, scale);
+  ptx::pin(s);  // nothing made of the scores before is kept for here
+  block_exponentials<Row>(s, p, state, scale);
+}
+
+// Both in one. With Row::kJumpsBack the repetition is a loop instead of a second copy: less code,
+// but the usual way has a jump.
 template <class Row, class State, int kScores, int kOut>
 ROWMAX_DEVICE void later_exponentials(float (&s)[kScores], uint32_t (&p)[kScores / 2],
                                       float (&o)[kOut], State& state, float scale) {
@@ -191,25 +212,26 @@ ROWMAX_DEVICE void later_exponentials(float (&s)[kScores], uint32_t (&p)[kScores
   for (bool again = false;; again = true) {
     BlockSum block = begin_block(state, scale);
     exponentials<Row>(s, p, block, scale);
+    if constexpr (!Row::kJumpsBack) {
+      check_exponentials<Row>(block, s, p, o, state, scale);
+      return;
+    }
     bool low[2];
     if (again || !are_low(block, state, low)) {
       end_block(block, state);
       return;
     }
-    raise_references(s, low, state, o, scale);
-    ptx::pin(s);  // nothing made of the scores before is kept for here
-    if constexpr (!Row::kJumpsBack) {
-      block_exponentials<Row>(s, p, state, scale);
-      return;
-    }
+    raise_low_references(s, low, state, o, scale);
+    ptx::pin(s);
   }
 }
 
 // Before a block's exponentials, where scores are expected to grow: spares doing it again. It
 // raises earlier than sums would: whether it is called must not depend on other rows' values.
-template <class State, int kScores, int kOut>
-ROWMAX_DEVICE void raise_grown_references(const float (&s)[kScores], State& state, float (&o)[kOut],
-                                          float scale) {
+// True: O is to be multiplied by `factor`.
+template <class State, int kScores>
+ROWMAX_DEVICE bool raise_grown_references(const float (&s)[kScores], State& state,
+                                          float (&factor)[2], float scale) {
   static_assert(kScores <= 64);
   float max[2];
   bool low[2];
@@ -218,9 +240,11 @@ ROWMAX_DEVICE void raise_grown_references(const float (&s)[kScores], State& stat
   for (int r = 0; r < 2; ++r) {  // -inf - -inf is NaN: not greater
     low[r] = (max[r] - state.reference[r]) * scale > kLargestGrowth;
   }
-  if (__any_sync(ptx::kFullWarp, low[0] || low[1])) {
-    raise_references(max, low, state, o, scale);
+  const bool grown = __any_sync(ptx::kFullWarp, low[0] || low[1]);
+  if (grown) {
+    raise_references(max, low, state, factor, scale);
   }
+  return grown;
 }
 
 }  // namespace rowmax::cuda::tile

@@ -18,6 +18,9 @@ Status enqueue(const KernelLaunch& launch, const BackwardConfig& config,
   if (Status status = prepare_backward(launch, config, kernel.name, params); !status.ok()) {
     return status;
   }
+  if (params.tiles == 0) {
+    return {};
+  }
   Grid grid;
   grid.threads = kBackwardThreads;
   if (Status status = usable_multiprocessors(kernel.name, device, launch.sm_margin, grid.x);

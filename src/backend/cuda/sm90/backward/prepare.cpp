@@ -110,8 +110,8 @@ Status encode_maps(const AttentionArgs& args, const BackwardConfig& config,
       {"dv", args.grad.dv, of_v(gradient), params.dv, params.dv_steps},
   };
   for (const Operand& operand : operands) {
-    // Without rows, or not wanted: no copy is ever issued.
-    if (operand.shape.batch == 0 || operand.shape.seq == 0 || operand.tensor.data == nullptr) {
+    // Without elements, or not wanted: no copy is ever issued.
+    if (operand.shape.seq == 0 || operand.shape.batch == 0 || operand.tensor.data == nullptr) {
       continue;
     }
     if (Status status =

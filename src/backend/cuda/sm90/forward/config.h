@@ -22,6 +22,8 @@ struct ForwardConfig {
   // Rows of one option always apply it; rows with all decide at run time, 10 % slower.
   OptionClass options = OptionClass::kNone;
   int early_turn = 0;  // 16-key steps of P V that a warpgroup issues after it has passed the turn
+  // Words of P (of tile_k / 4) that a step makes beside the product that reads the block before's.
+  int held = 0;
 };
 
 inline constexpr int kMaxStages = 4;
@@ -37,18 +39,21 @@ ROWMAX_HOST_DEVICE constexpr int v_bytes(const ForwardConfig& c) {
   return c.tile_k * kPanelRowBytes * panels(c.head_dim_v);
 }
 
-// Barriers and decoded tiles behind the tiles, see SharedLayout.
-inline constexpr int kBarrierBytes = 368;
+// Barriers, a word for ptx::order_after and decoded tiles behind the tiles, see SharedLayout.
+inline constexpr int kBarrierBytes = 392;
+inline constexpr int kScratchBytes = 8;
 inline constexpr int kTileSlotBytes = 160;
 // In use at once: two tiles at the consumers, up to kMaxStages + 1 at the loaders, kTilesAhead
 // beyond them.
 inline constexpr int kTileSlots = 16;
 inline constexpr int kTilesAhead = 3;
-inline constexpr int kTailBytes = kBarrierBytes + kTileSlots * kTileSlotBytes;
+inline constexpr int kTailBytes = kBarrierBytes + kScratchBytes + kTileSlots * kTileSlotBytes;
 
 // As many Q tiles as fit, if O (staged in its tile's Q buffer) is no wider than Q. With two, the
 // next tile's Q arrives under this tile, and its first product runs beside this tile's last one. A
-// third lets Q arrive while the O of the tile before is still on its way out.
+// third lets Q arrive while the O of the tile before is still on its way out. With one, each
+// warpgroup's rows of Q are loaded as soon as that warpgroup has read those before, and O goes from
+// registers to memory.
 inline constexpr int kMaxQBuffers = 4;
 ROWMAX_HOST_DEVICE constexpr int q_buffers(const ForwardConfig& c) {
   const int others = c.stages * (k_bytes(c) + v_bytes(c)) + kTailBytes;
@@ -59,12 +64,18 @@ ROWMAX_HOST_DEVICE constexpr int q_buffers(const ForwardConfig& c) {
   return count;
 }
 
+// Rows of Q that one copy brings.
+ROWMAX_HOST_DEVICE constexpr int q_load_rows(const ForwardConfig& c) {
+  return q_buffers(c) == 1 ? 64 : c.tile_q;
+}
+
 // Byte offsets from the 1024-byte aligned start.
 struct SharedLayout {
   int q = 0;
   int k = 0;
   int v = 0;
   int barriers = 0;
+  int scratch = 0;
   int slots = 0;
   int bytes = 0;
 };
@@ -74,7 +85,8 @@ ROWMAX_HOST_DEVICE constexpr SharedLayout shared_layout(const ForwardConfig& c) 
   layout.k = layout.q + q_buffers(c) * q_bytes(c);
   layout.v = layout.k + c.stages * k_bytes(c);
   layout.barriers = layout.v + c.stages * v_bytes(c);
-  layout.slots = layout.barriers + kBarrierBytes;
+  layout.scratch = layout.barriers + kBarrierBytes;
+  layout.slots = layout.scratch + kScratchBytes;
   layout.bytes = layout.slots + kTileSlots * kTileSlotBytes;
   return layout;
 }
@@ -103,8 +115,9 @@ ROWMAX_HOST_DEVICE constexpr int consumer_registers(const ForwardConfig& c) {
 ROWMAX_HOST_DEVICE constexpr bool is_valid(const ForwardConfig& c) {
   const int pool = (c.warpgroups + 1) * (65536 / threads(c) / 8 * 8);
   return c.warpgroups >= 1 && c.warpgroups <= kMaxWarpgroups && c.tile_q == 64 * c.warpgroups &&
-         c.tile_k % 16 == 0 && c.early_turn >= 0 && c.early_turn < c.tile_k / 16 && c.stages >= 1 &&
-         c.stages <= kMaxStages && c.head_dim % 16 == 0 && c.head_dim_v % 16 == 0 &&
+         c.tile_k % 16 == 0 && c.early_turn >= 0 && c.early_turn < c.tile_k / 16 && c.held >= 0 &&
+         c.held <= c.tile_k / 4 && c.stages >= 1 && c.stages <= kMaxStages &&
+         c.head_dim % 16 == 0 && c.head_dim_v % 16 == 0 &&
          shared_layout(c).bytes <= kSharedBytesLimit &&
          producer_registers(c) + c.warpgroups * consumer_registers(c) <= pool;
 }

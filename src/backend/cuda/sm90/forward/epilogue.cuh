@@ -1,6 +1,7 @@
 // The end of a tile: a row's state (max, sum, O) becomes a row of O and its LSE.
 #pragma once
 
+#include "backend/cuda/ptx/global.cuh"
 #include "backend/cuda/sm90/forward/pieces.cuh"
 #include "backend/cuda/tile/softmax.cuh"
 
@@ -118,25 +119,28 @@ ROWMAX_DEVICE void store_lse(const ForwardParams& params, const TileInfo& tile, 
   }
 }
 
-// One 4 x 4 transpose in a quad: lane t gives v[k] = its columns of chunk k and gets all four
-// lanes' columns of chunk t, 16 bytes of one row.
-ROWMAX_DEVICE void transpose_quad(uint32_t (&v)[4]) {
-  const int t = threadIdx.x & 3;
+// 4 x 4 transposes in a quad, kCount at once: their shuffles do not wait for each other. Lane t
+// gives v[k] = its columns of chunk k and gets all four lanes' columns of chunk t, 16 bytes of one
+// row.
+template <int kCount>
+ROWMAX_DEVICE void transpose_quads(uint32_t (&v)[kCount][4]) {
+  const bool odd = (threadIdx.x & 1) != 0;
+  const bool high = (threadIdx.x & 2) != 0;
 #pragma unroll
-  for (int pair = 0; pair < 2; ++pair) {
-    uint32_t& a = v[2 * pair];
-    uint32_t& b = v[2 * pair + 1];
-    const uint32_t got = __shfl_xor_sync(ptx::kFullWarp, (t & 1) ? a : b, 1);
-    a = (t & 1) ? got : a;
-    b = (t & 1) ? b : got;
+  for (int i = 0; i < 2 * kCount; ++i) {
+    uint32_t& a = v[i / 2][2 * (i % 2)];
+    uint32_t& b = v[i / 2][2 * (i % 2) + 1];
+    const uint32_t got = __shfl_xor_sync(ptx::kFullWarp, odd ? a : b, 1);
+    a = odd ? got : a;
+    b = odd ? b : got;
   }
 #pragma unroll
-  for (int pair = 0; pair < 2; ++pair) {
-    uint32_t& a = v[pair];
-    uint32_t& b = v[pair + 2];
-    const uint32_t got = __shfl_xor_sync(ptx::kFullWarp, (t & 2) ? a : b, 2);
-    a = (t & 2) ? got : a;
-    b = (t & 2) ? b : got;
+  for (int i = 0; i < 2 * kCount; ++i) {
+    uint32_t& a = v[i / 2][i % 2];
+    uint32_t& b = v[i / 2][i % 2 + 2];
+    const uint32_t got = __shfl_xor_sync(ptx::kFullWarp, high ? a : b, 2);
+    a = high ? got : a;
+    b = high ? b : got;
   }
 }
 
@@ -174,22 +178,29 @@ ROWMAX_DEVICE void store_direct(const ForwardParams& params, const TileInfo& til
     store_f32<Row>(params, place, o, factor);
     return;
   }
+  // Two rows of 32 columns a group. Stores under a predicate: with branches between them every
+  // group would wait for its own shuffles.
+  constexpr int kGroups = T::kHeadDimV / 32;
+  constexpr int kBatch = kGroups % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int group = 0; group < T::kHeadDimV / 32; ++group) {
+  for (int first = 0; first < kGroups; first += kBatch) {
+    uint32_t v[2 * kBatch][4];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t v[4];
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int r = i % 2;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int i = 4 * (4 * group + k) + 2 * r;
-        v[k] = T::pack(o[i] * factor[r], o[i + 1] * factor[r]);
+        const int at = 4 * (4 * (first + i / 2) + k) + 2 * r;
+        v[i][k] = T::pack(o[at] * factor[r], o[at + 1] * factor[r]);
       }
-      transpose_quad(v);
-      const int column = 32 * group + 8 * (threadIdx.x & 3);
-      if (place.stored[r] && column < params.head_dim_v) {
-        uint16_t* out = static_cast<uint16_t*>(params.out_rows.data) + place.out[r] + column;
-        *reinterpret_cast<uint4*>(out) = make_uint4(v[0], v[1], v[2], v[3]);
-      }
+    }
+    transpose_quads(v);
+#pragma unroll
+    for (int i = 0; i < 2 * kBatch; ++i) {
+      const int column = 32 * (first + i / 2) + 8 * (threadIdx.x & 3);
+      const uint16_t* out =
+          static_cast<uint16_t*>(params.out_rows.data) + place.out[i % 2] + column;
+      ptx::st_v4_if(place.stored[i % 2] && column < params.head_dim_v, out, v[i]);
     }
   }
 }

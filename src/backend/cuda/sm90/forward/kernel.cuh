@@ -11,11 +11,11 @@ template <class Row>
 ROWMAX_DEVICE void init_barriers(const SharedMap<Row>& shared) {
   using T = Traits<Row>;
   constexpr uint32_t kConsumerWarps = 4 * T::kWarpgroups;
-  for (int i = 0; i < T::kQBuffers; ++i) {
+  for (int i = 0; i < T::kQBuffers * T::kQLoads; ++i) {
     ptx::mbarrier_init(shared.barrier(kQFull, i), 1);
     ptx::mbarrier_init(shared.barrier(kOFull, i), kConsumerWarps);
+    ptx::mbarrier_init(shared.barrier(kQEmpty, i), 4);
   }
-  ptx::mbarrier_init(shared.barrier(kQEmpty, 0), kConsumerWarps);
   ptx::mbarrier_init(shared.barrier(kVLoaded, 0), 1);
   for (int i = 0; i < kTileSlots; ++i) {
     ptx::mbarrier_init(shared.barrier(kSlotFull, i), T::kWarpgroups);

@@ -25,7 +25,7 @@ class Consumer : ConsumerStages<Row> {
   using Stages::row_;
   using Stages::shared_;
   using Stages::skip_values, Stages::slot, Stages::take_turn, Stages::v_descriptor;
-  using Stages::wait, Stages::warpgroup;
+  using Stages::wait, Stages::wait_q, Stages::warpgroup;
 
  public:
   using T = Traits<Row>;
@@ -35,7 +35,7 @@ class Consumer : ConsumerStages<Row> {
         trace_(params.trace, warpgroup, threadIdx.x % 128 == 0) {}
 
   ROWMAX_DEVICE void run() {
-    ptx::mbarrier_wait(shared_.barrier(kQFull, 0), 0);
+    wait_q(0);
     tile_ = load_tile(0);
     if (tile_.block_end == 0) {
       return;
@@ -43,11 +43,7 @@ class Consumer : ConsumerStages<Row> {
     if (T::kTurns && warpgroup() == T::kWarpgroups - 1) {
       pass_turn();  // warpgroup 0 has the first turn
     }
-    if constexpr (T::kQBuffers > 1) {
-      run_overlapped();
-    } else {
-      run_drained();
-    }
+    run_tiles();
   }
 
  private:
@@ -145,13 +141,50 @@ class Consumer : ConsumerStages<Row> {
     ptx::pin(s_);
     trace_.mark(TraceState::kMaximum, j);
     release(kKEmpty, blocks_);
-    if (T::kQBuffers == 1 && j == tile_.block_begin) {
+    if (j == tile_.block_begin) {
       free_q();
     }
     change_scores<Row>(params_, alibi_, j, s_, state_.offset);
     if constexpr (kMasked) {
       mask(j, count);
     }
+    const float scale = params_.score.exponent_scale;
+    if constexpr (T::kHeld > 0) {
+      float factor[2];
+      const bool grown = raise_grown(j, factor);
+      uint32_t p[T::kPacked];
+      tile::BlockSum block = tile::begin_block(state_, scale);
+      tile::exponentials<T>(s_, p, block, scale);
+      hold(p);
+      await_out(j);
+#pragma unroll
+      for (int i = 0; i < T::kPacked; ++i) {
+        p_[i] = p[i];
+      }
+      if (grown) {
+        tile::multiply_rows(o_, factor);
+      }
+      tile::check_exponentials<T>(block, s_, p_, o_, state_, scale);
+    } else {
+      await_out(j);
+      float factor[2];
+      if (raise_grown(j, factor)) {
+        tile::multiply_rows(o_, factor);
+      }
+      tile::later_exponentials<T>(s_, p_, o_, state_, scale);
+    }
+  }
+
+  // Raises references before block j's exponentials where ALiBi's bias grows; true: O is to be
+  // multiplied by `factor`.
+  ROWMAX_DEVICE bool raise_grown(int j, float (&factor)[2]) {
+    return T::kAlibi && params_.score.slopes != nullptr &&
+           has_keys_to_the_right(alibi_, (j + 1) * T::kTileK) &&
+           tile::raise_grown_references(s_, state_, factor, params_.score.exponent_scale);
+  }
+
+  // The product of the block before is in O, and has read P.
+  ROWMAX_DEVICE void await_out(int j) {
     trace_.mark(TraceState::kWaitOut, j);
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
@@ -159,11 +192,17 @@ class Consumer : ConsumerStages<Row> {
     trace_.mark(TraceState::kExponentials, j);
     release(kVEmpty, blocks_ - 1);
     ++blocks_;
-    if (T::kAlibi && params_.score.slopes != nullptr &&
-        has_keys_to_the_right(alibi_, (j + 1) * T::kTileK)) {
-      tile::raise_grown_references(s_, state_, o_, params_.score.exponent_scale);
+  }
+
+  // The first kHeld words of P come before what follows. With two warpgroups the exponentials after
+  // a product are otherwise longer than the other's turn.
+  ROWMAX_DEVICE void hold(const uint32_t (&p)[T::kPacked]) {
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < T::kHeld; ++i) {
+      all ^= p[i];
     }
-    tile::later_exponentials<T>(s_, p_, o_, state_, params_.score.exponent_scale);
+    ptx::order_after(__uint_as_float(all), shared_.base + T::kShared.scratch);
   }
 
   // The tile's key blocks but the first. Returns whether a product has gone into O.
@@ -220,9 +259,18 @@ class Consumer : ConsumerStages<Row> {
 
   // Tile `count` + 1, when its Q is there.
   ROWMAX_DEVICE LoopTile next(uint32_t count) const {
-    ptx::mbarrier_wait(shared_.barrier(kQFull, ring_index<T::kQBuffers>(count + 1)),
-                       ring_parity<T::kQBuffers>(count + 1));
+    wait_q(count + 1);
     return load_tile(count + 1);
+  }
+
+  // O and LSE of tile `count`.
+  ROWMAX_DEVICE void store(RowStateOf<Row>& state, uint32_t count) {
+    trace_.mark(TraceState::kStore, static_cast<int>(count));
+    if constexpr (T::kQBuffers > 1) {
+      store_staged<Row>(params_, shared_, o_, state, row_, count);
+    } else {
+      store_direct<Row>(params_, slot(count), o_, state, row_);
+    }
   }
 
   // From the last product of tile `count`, with the next tile's first one beside it, to its store.
@@ -249,6 +297,9 @@ class Consumer : ConsumerStages<Row> {
     ptx::pin(s_);
     trace_.mark(TraceState::kMaximum, first);
     release(kKEmpty, blocks_);
+    if (first == next_tile.block_begin) {
+      free_q();
+    }
     RowStateOf<Row> done = state_;
     first_softmax(first, next);
     trace_.mark(TraceState::kWaitOut, first);
@@ -259,17 +310,16 @@ class Consumer : ConsumerStages<Row> {
     release(kVEmpty, last);
     ++blocks_;
     first_exponentials();
-    if constexpr (!T::kTurns) {
+    if constexpr (!T::kTurns && T::kQBuffers > 1) {
       ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
     }
-    trace_.mark(TraceState::kStore, static_cast<int>(count));
-    store_staged<Row>(params_, shared_, o_, done, row_, count);
+    store(done, count);
     tile_ = next_tile;
   }
 
   // A tile's last product goes with the next tile's first one, unless this warpgroup skips blocks
   // at the tile's end: it would keep V from warpgroups whose turn comes before its next one.
-  ROWMAX_DEVICE void run_overlapped() {
+  ROWMAX_DEVICE void run_tiles() {
     first_block(0);
     for (uint32_t count = 0;; ++count) {
       const int accumulate = loop(count);
@@ -283,33 +333,16 @@ class Consumer : ConsumerStages<Row> {
       if (next_tile.block_end == 0) {
         finish_skipped(left);
       }
-      // Every warp of this warpgroup has read Q before O overwrites it.
-      ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
-      store_staged<Row>(params_, shared_, o_, state_, row_, count);
+      if constexpr (T::kQBuffers > 1) {  // all warps of this warpgroup have read Q: O overwrites it
+        ptx::bar_sync(kGroupBarrier + warpgroup(), 128);
+      }
+      store(state_, count);
       if (next_tile.block_end == 0) {
         return;
       }
       tile_ = next_tile;
       tile_.skipped += left;
       first_block(count + 1);
-    }
-  }
-
-  ROWMAX_DEVICE void run_drained() {
-    for (uint32_t count = 0;;) {
-      first_block(count);
-      last_block(loop(count));
-      trace_.mark(TraceState::kStore, static_cast<int>(count));
-      store_direct<Row>(params_, slot(count), o_, state_, row_);
-      ++count;
-      ptx::mbarrier_wait(shared_.barrier(kQFull, 0), ring_parity<1>(count));
-      const int left = left_blocks<Row>(slot(count - 1), warpgroup());
-      tile_ = load_tile(count);
-      if (tile_.block_end == 0) {
-        finish_skipped(left);
-        return;
-      }
-      tile_.skipped += left;
     }
   }
 

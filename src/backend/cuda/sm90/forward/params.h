@@ -62,8 +62,9 @@ struct ForwardParams {
   RowOutput out_rows;
   RowOutput lse;         // (batch, head, seq), fp32; null: not wanted
   int head_dim_v = 0;    // of the problem
-  int q_tile_bytes = 0;  // that one Q tile's copies deliver
-  int out_f32 = 0;       // O in fp32: stored by the threads
+  int q_load_bytes = 0;  // that one load of Q delivers, and its query positions
+  int q_load_positions = 0;
+  int out_f32 = 0;  // O in fp32: stored by the threads
   MapSteps q_steps;
   MapSteps k_steps;
   MapSteps v_steps;

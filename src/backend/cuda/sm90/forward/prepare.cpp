@@ -123,6 +123,7 @@ Status encode_maps(const AttentionArgs& args, const ForwardConfig& config, const
   v.dim = shape.head_dim_v;
   MapShape out = q;
   out.dim = shape.head_dim_v;
+  q.box_seq = std::min(q.box_seq, q_load_rows(config) / params.order.pack);
   TensorArg key = args.k;
   TensorArg value = args.v;
   if (k.seq == 0) {  // no key is ever used: any readable row serves, here one of Q
@@ -140,8 +141,8 @@ Status encode_maps(const AttentionArgs& args, const ForwardConfig& config, const
   if (Status status = encode("v", value, v, params.v, params.v_steps); !status.ok()) {
     return status;
   }
-  params.q_tile_bytes =
-      params.order.pack * params.order.positions * kPanelRowBytes * panels(config.head_dim);
+  params.q_load_positions = q.box_seq;
+  params.q_load_bytes = params.order.pack * q.box_seq * kPanelRowBytes * panels(config.head_dim);
   if (params.out_f32) {
     return {};
   }

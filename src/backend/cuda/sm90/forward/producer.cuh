@@ -8,14 +8,17 @@
 
 namespace rowmax::cuda::sm90 {
 
+// Q of a tile into a buffer, or the rows of warpgroup `part` into the one buffer.
 template <class Row>
 ROWMAX_DEVICE void load_q(const ForwardParams& params, const SharedMap<Row>& shared,
-                          const TileInfo& tile, uint32_t buffer) {
+                          const TileInfo& tile, uint32_t buffer, int part) {
   using T = Traits<Row>;
-  const uint32_t full = shared.barrier(kQFull, buffer);
-  ptx::mbarrier_arrive_expect_tx(full, params.q_tile_bytes);
-  load_panels<T::kPanels>(shared.q(buffer), T::kQPanelBytes, &params.q, full,
-                          {0, tile.head * params.q_steps.head, tile.q_begin + tile.position,
+  const uint32_t full = shared.barrier(kQFull, buffer + part);
+  ptx::mbarrier_arrive_expect_tx(full, params.q_load_bytes);
+  load_panels<T::kPanels>(shared.q(buffer) + part * (64 * kPanelRowBytes), T::kQPanelBytes,
+                          &params.q, full,
+                          {0, tile.head * params.q_steps.head,
+                           tile.q_begin + tile.position + part * params.q_load_positions,
                            tile.batch * params.q_steps.batch},
                           ptx::kEvictFirst);
 }
@@ -169,19 +172,20 @@ ROWMAX_DEVICE void produce_v(const ForwardParams& params, const SharedMap<Row>& 
   }
 }
 
-// Loads Q of tile number `count`, or tells the consumers that there is none: false.
+// Loads Q of tile number `count`, or warpgroup `part`'s rows of it, or tells the consumers that
+// there is none: false.
 template <class Row>
 ROWMAX_DEVICE bool produce_q(const ForwardParams& params, const SharedMap<Row>& shared,
-                             uint32_t count) {
+                             uint32_t count, int part) {
   using T = Traits<Row>;
   const uint32_t buffer = ring_index<T::kQBuffers>(count);
   wait_slot<Row>(shared, count);
   const TileInfo& tile = shared.slots[count % kTileSlots];
   if (tile.block_end == 0) {
-    ptx::mbarrier_arrive(shared.barrier(kQFull, buffer));
+    ptx::mbarrier_arrive(shared.barrier(kQFull, buffer + part));
     return false;
   }
-  load_q<Row>(params, shared, tile, buffer);
+  load_q<Row>(params, shared, tile, buffer, part);
   return true;
 }
 
@@ -225,21 +229,24 @@ template <class Row>
 ROWMAX_DEVICE void move_q_and_out(const ForwardParams& params, const SharedMap<Row>& shared) {
   using T = Traits<Row>;
   if constexpr (T::kQBuffers == 1) {
-    for (uint32_t count = 0;; ++count) {
-      ptx::mbarrier_wait(shared.barrier(kQEmpty, 0), ring_parity<1>(count) ^ 1);
-      if (!produce_q<Row>(params, shared, count)) {
-        return;
+    bool loads = true;
+    for (uint32_t count = 0; loads; ++count) {
+#pragma unroll 1
+      for (int part = 0; part < T::kQLoads; ++part) {
+        ptx::mbarrier_wait(shared.barrier(kQEmpty, part), ring_parity<1>(count) ^ 1);
+        loads = produce_q<Row>(params, shared, count, part);
       }
     }
+    return;
   }
-  bool more = produce_q<Row>(params, shared, 0);
+  bool more = produce_q<Row>(params, shared, 0, 0);
   uint32_t loaded = more ? 1 : 0;
   uint32_t stored = 0;
 #pragma unroll 1
   while (more || stored < loaded) {
     const bool may_load = more && loaded < stored + T::kQBuffers;
     if (may_load && (stored == loaded || is_decoded<Row>(shared, loaded))) {
-      more = produce_q<Row>(params, shared, loaded);
+      more = produce_q<Row>(params, shared, loaded, 0);
       loaded += more ? 1 : 0;
     } else if (!may_load || is_staged<Row>(shared, stored)) {  // O does not wait for the next tile
       store_out<Row>(params, shared, stored);

@@ -96,10 +96,11 @@ ROWMAX_DEVICE void decode_loop(const TileOrder& order, TileInfo& tile, int warpg
 
 // The next number of a launch, counted from 0. As many are taken as there are tiles, and whoever
 // takes the last of them calls leave_tickets(): the counter is then ready for the next launch
-// without a memset node before it. Its upper half tells that a launch is on; before the first
-// launch it may hold anything else. Two launches at once on one workspace, or lengths that change
+// without a memset node before it. Its upper half tells that a launch is on: a NaN that no
+// arithmetic makes, since other plans may have left their floats there. Before the first launch it
+// may hold anything else. Two launches at once on one workspace, or lengths that change
 // under a launch, may leave it open: nothing then puts it right but a workspace filled anew.
-inline constexpr uint64_t kTicketsOpen = uint64_t{0xA7C35E91} << 32;
+inline constexpr uint64_t kTicketsOpen = uint64_t{0xFFA35E91} << 32;
 
 ROWMAX_DEVICE int take_ticket(uint64_t* counter, bool first) {
   auto* word = reinterpret_cast<unsigned long long*>(counter);

@@ -48,10 +48,16 @@ class ConsumerStages {
       ptx::mbarrier_arrive(shared_.barrier(empty, ring_index<T::kStages>(block)));
     }
   }
-  // One Q buffer: warp 2 may load the next tile once all consumer warps have read this one.
+  // Q of tile `count` is there, or there is no such tile.
+  ROWMAX_DEVICE void wait_q(uint32_t count) const {
+    const uint32_t part = T::kQLoads == 1 ? 0 : warpgroup();
+    ptx::mbarrier_wait(shared_.barrier(kQFull, ring_index<T::kQBuffers>(count) + part),
+                       ring_parity<T::kQBuffers>(count));
+  }
+  // One Q buffer: warp 2 may load this warpgroup's next rows once its warps have read these.
   ROWMAX_DEVICE void free_q() const {
     if (T::kQBuffers == 1 && lane_ == 0) {
-      ptx::mbarrier_arrive(shared_.barrier(kQEmpty, 0));
+      ptx::mbarrier_arrive(shared_.barrier(kQEmpty, warpgroup()));
     }
   }
   // Low word of the descriptor of this warpgroup's Q rows. Made anew for every block: kept, it

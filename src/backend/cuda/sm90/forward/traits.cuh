@@ -40,6 +40,8 @@ struct Traits {
   static constexpr int kWarpgroups = kConfig.warpgroups;
   static constexpr int kStages = kConfig.stages;
   static constexpr int kQBuffers = q_buffers(kConfig);
+  // Copies that fill a Q buffer, each with a barrier of its own: one, or one a warpgroup.
+  static constexpr int kQLoads = kTileQ / q_load_rows(kConfig);
   static constexpr int kThreads = threads(kConfig);
   static constexpr int kProducerRegisters = producer_registers(kConfig);
   static constexpr int kConsumerRegisters = consumer_registers(kConfig);
@@ -54,6 +56,7 @@ struct Traits {
   static constexpr int kScores = kTileK / 2;
   static constexpr int kPacked = kTileK / 4;
   static constexpr int kOut = kHeadDimV / 2;
+  static constexpr int kHeld = kConfig.held;
 
   static ROWMAX_DEVICE uint32_t pack(float lo, float hi) {
     if constexpr (kConfig.element == Element::kBF16) {
@@ -68,9 +71,11 @@ struct Traits {
 // name            count          arrives                        waits           protects
 // kSlotFull[16]   1 a warpgroup  warp 3                         warps 0, 1, 2   a decoded tile
 // kSlotWanted[4]  1              warp 0, 3 blocks early         warp 3          the tile ahead
-// kQFull[4]       1 + bytes      warp 2                         consumers       Q, tile slot
-// kQEmpty         4 a warpgroup  consumer warps, after their    warp 2          the one Q buffer
-//                                last product of Q
+// kQFull[4]       1 + bytes      warp 2                         consumers       Q, tile slot; of a
+//                                                                               Q buffer, or of a
+//                                                                               warpgroup's rows
+// kQEmpty[4]      4              consumer warps, after their    warp 2          a warpgroup's rows
+//                                last product of Q                              of the one buffer
 // kOFull[4]       4 a warpgroup  consumer warps, O staged       warp 2          O in Q's buffer
 // kKFull, kVFull  1 + bytes      warps 0, 1                     consumers       K, V stage
 // kKEmpty, ...    4 a warpgroup  consumers, after their wait    warps 0, 1      K, V stage
@@ -80,7 +85,7 @@ enum Barrier : int {
   kQFull = 0,
   kOFull = kQFull + kMaxQBuffers,
   kQEmpty = kOFull + kMaxQBuffers,
-  kVLoaded,
+  kVLoaded = kQEmpty + kMaxWarpgroups,
   kSlotFull,
   kSlotWanted = kSlotFull + kTileSlots,
   kKFull = kSlotWanted + kTilesAhead + 1,
