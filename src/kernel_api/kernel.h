@@ -52,6 +52,7 @@ struct KernelConfig {
   int q_load_rows = 0;  // rows of Q that one copy brings, tile_q or a part; 0: no copies
   MaskClass mask = MaskClass::kBanded;
   OptionClass options = OptionClass::kAll;
+  bool first_stores = false;  // GPU backward: the first addition to a tile of dQ partials stores
 };
 
 // What the planner decided for one step. Depends on sizes and tiles only, never on threads.
@@ -67,8 +68,9 @@ struct Schedule {
   // device.
   int64_t cut_tiles = 0;
   int64_t cut_ranges = 0;
-  int64_t query_tiles = 0;  // GPU backward: tiles of tile_q rows, over batch and query heads
-  int64_t columns = 0;      // GPU backward: of a tile of dQ partials, the kernel's head dim
+  int64_t query_tiles = 0;    // GPU backward: tiles of tile_q rows, over batch and query heads
+  int64_t columns = 0;        // GPU backward: of a tile of dQ partials, the kernel's head dim
+  bool first_stores = false;  // GPU backward: as in KernelConfig
 };
 
 // Named parts of the shared workspace.

@@ -85,14 +85,15 @@ double clocks_of_block(const KernelConfig& config, const BlockClocks& clocks) {
   return std::max(clocks.matrix / share, clocks.exponential + clocks.softmax) + kBlockOverhead;
 }
 
-// Of the steps beside a backward main step, in us: dQ's sums are cleared and read, O, dO and dQ
-// pass.
+// Of the steps beside a backward main step, in us: dQ's sums are read, and cleared unless the main
+// step's first additions store, O, dO and dQ pass.
 double helpers_us(const AttentionProblem& problem, const KernelConfig& config,
                   const DeviceInfo& device) {
   const Sizes& s = problem.sizes;
   const double rows = static_cast<double>(s.batch) * static_cast<double>(s.heads_q) *
                       static_cast<double>(s.seqlen_q);
-  const double bytes = rows * (2.0 * sizeof(float) + 3.0 * 2.0) * config.head_dim;
+  const double sums = config.first_stores ? 1.0 : 2.0;
+  const double bytes = rows * (sums * sizeof(float) + 3.0 * 2.0) * config.head_dim;
   return 2.0 * kLaunchUs + bytes / (device.memory_gbps * 1e3);
 }
 

@@ -148,6 +148,7 @@ Schedule cuda_schedule(const AttentionProblem& problem, const KernelConfig& conf
                                                : s.batch * ceil_div(s.seqlen_q, config.tile_q));
     schedule.columns = config.head_dim;
     const Gradients& wanted = problem.gradients;
+    schedule.first_stores = config.first_stores;
     schedule.items = wanted.dq || wanted.dk || wanted.dv
                          ? s.batch * s.heads_kv * ceil_div(s.seqlen_k, config.tile_k)
                          : 0;  // dsinks alone

@@ -15,10 +15,10 @@
 namespace rowmax::test {
 namespace {
 
-using cuda::sm90::AddOrder;
 using cuda::sm90::BackwardConfig;
 using cuda::sm90::Element;
 using cuda::sm90::first_visitor;
+using cuda::sm90::last_visitor;
 using cuda::sm90::TileRange;
 using cuda::sm90::visited_tiles;
 namespace tile = cuda::tile;
@@ -96,20 +96,39 @@ TEST(CudaVisits, EveryVisiblePairIsVisited) {
   }
 }
 
-TEST(CudaVisits, TurnsPassFromTheFirstVisitorOnWithoutAGap) {
+// First and last key tile that visit a query tile, as the kernel computes them.
+std::pair<int, int> ends_of(const Shape& shape, int number) {
+  const int begin = tile::saturate_offset(shape.band.has_lo ? shape.band.lo : -kBandLimit);
+  const int end = tile::saturate_offset(shape.band.has_hi ? shape.band.hi : kBandLimit);
+  const int row = number * shape.tile_q;
+  return {first_visitor(begin, row, shape.tile_k),
+          last_visitor(end, std::min(row + shape.tile_q, shape.q_len),
+                       (shape.k_len - 1) / shape.tile_k, shape.tile_k)};
+}
+
+TEST(CudaVisits, TurnsPassFromTheFirstVisitorToTheLastWithoutAGap) {
   std::mt19937 random(6);
   for (int round = 0; round < 4000; ++round) {
     const Shape shape = random_shape(random);
     const std::vector<TileRange> ranges = visits_of(shape);
     for (int number = 0; number * shape.tile_q < shape.q_len; ++number) {
-      const int begin = tile::saturate_offset(shape.band.has_lo ? shape.band.lo : -kBandLimit);
-      int turn = first_visitor(begin, number * shape.tile_q, shape.tile_k);
+      const auto [first, last] = ends_of(shape, number);
+      int turn = first;
       for (int keys = 0; keys < static_cast<int>(ranges.size()); ++keys) {
         if (visits(ranges[static_cast<size_t>(keys)], number)) {
           ASSERT_EQ(turn, keys) << "query tile " << number << " of " << shape.q_len << " x "
                                 << shape.k_len;
           ++turn;
         }
+      }
+      const int row = number * shape.tile_q;
+      const KeyRange keys =
+          block_keys(shape.band, row, std::min(row + shape.tile_q, shape.q_len), shape.k_len);
+      const bool visited = turn != first;
+      ASSERT_EQ(visited, keys.begin < keys.end);  // else its sum is cleared
+      if (visited) {
+        ASSERT_EQ(turn - 1, last) << "query tile " << number << " of " << shape.q_len << " x "
+                                  << shape.k_len;
       }
     }
   }
@@ -120,12 +139,14 @@ struct Sequence {
   Shape shape;
   int first_query_tile;
   std::vector<TileRange> visits;
+  bool upward;
 };
 
-// A CTA at work: key tile `keys` of a sequence, `steps` of its query tiles done.
+// A CTA at work: the key tile in place `place` of a sequence's order, `steps` of its query tiles
+// done.
 struct Worker {
   int sequence = -1;  // none: takes the next ticket
-  int keys = 0;
+  int place = 0;
   int steps = 0;
 };
 
@@ -134,9 +155,9 @@ struct Worker {
 int run_turns(const std::vector<Sequence>& batch, int workers, std::mt19937& random) {
   std::vector<std::pair<int, int>> tickets;
   for (int sequence = 0; sequence < static_cast<int>(batch.size()); ++sequence) {
-    for (int keys = 0; keys < static_cast<int>(batch[static_cast<size_t>(sequence)].visits.size());
-         ++keys) {
-      tickets.emplace_back(sequence, keys);
+    const auto count = static_cast<int>(batch[static_cast<size_t>(sequence)].visits.size());
+    for (int place = 0; place < count; ++place) {
+      tickets.emplace_back(sequence, place);
     }
   }
   std::vector<int> turns(4096);
@@ -155,19 +176,19 @@ int run_turns(const std::vector<Sequence>& batch, int workers, std::mt19937& ran
       continue;
     }
     const Sequence& sequence = batch[static_cast<size_t>(worker.sequence)];
-    const TileRange& range = sequence.visits[static_cast<size_t>(worker.keys)];
+    const int last_block = static_cast<int>(sequence.visits.size()) - 1;
+    const int keys = sequence.upward ? last_block - worker.place : worker.place;
+    const TileRange& range = sequence.visits[static_cast<size_t>(keys)];
     if (range.begin + worker.steps == range.end) {
       worker.sequence = -1;
       idle = 0;
       continue;
     }
-    const int number = range.end - 1 - worker.steps;  // from the last to the first
-    const RowBand& band = sequence.shape.band;
-    const int begin = tile::saturate_offset(band.has_lo ? band.lo : -kBandLimit);
+    const int number = sequence.upward ? range.begin + worker.steps : range.end - 1 - worker.steps;
+    const auto [first, last] = ends_of(sequence.shape, number);
     int& turn = turns[static_cast<size_t>(sequence.first_query_tile + number)];
-    if (worker.keys == first_visitor(begin, number * sequence.shape.tile_q, 128) ||
-        turn >= worker.keys) {
-      turn = std::max(turn, worker.keys + 1);
+    if (keys == (sequence.upward ? last : first) || turn >= worker.place) {
+      turn = std::max(turn, worker.place + 1);
       ++worker.steps;
       ++done;
       idle = 0;
@@ -187,6 +208,7 @@ TEST(CudaVisits, NobodyWaitsForever) {
       sequence.shape = random_shape(random);
       sequence.first_query_tile = round % 2 == 0 ? 100 * n : static_cast<int>(random() % 5);
       sequence.visits = visits_of(sequence.shape);
+      sequence.upward = random() % 2 == 0;
       for (const TileRange& range : sequence.visits) {
         expected += range.end - range.begin;
       }
@@ -197,7 +219,7 @@ TEST(CudaVisits, NobodyWaitsForever) {
   }
 }
 
-// Whoever waits for the turn of a lower number waits for a tile with an earlier ticket.
+// Whoever waits for the turn of an earlier place waits for a tile with an earlier ticket.
 TEST(CudaVisits, TilesOfAHeadStartInTheOrderOfTheirNumbers) {
   for (const int units : {1, 3, 8, 37}) {
     for (const int blocks : {1, 2, 7}) {

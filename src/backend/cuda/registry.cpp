@@ -55,6 +55,7 @@ constexpr KernelEntry backward_entry(const char* name, const BackwardConfig& row
   config.warpgroups = kKeyWarpgroups;
   config.mask = row.mask;
   config.options = OptionClass::kNone;
+  config.first_stores = true;
   entry.supports = supports_backward;
   return entry;
 }

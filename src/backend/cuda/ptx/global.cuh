@@ -12,6 +12,12 @@ ROWMAX_DEVICE void red_add_v4(float* address, float a, float b, float c, float d
                : "memory");
 }
 
+ROWMAX_DEVICE void st_relaxed_v4(float* address, float a, float b, float c, float d) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(a),
+               "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
 // 16 bytes to `address` where `condition`, without a branch.
 ROWMAX_DEVICE void st_v4_if(bool condition, void* address, const uint32_t (&v)[4]) {
   asm volatile(

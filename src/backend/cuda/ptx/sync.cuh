@@ -30,6 +30,19 @@ ROWMAX_DEVICE void setmaxnreg_dec() {
 // addresses made from it in uniform registers.
 ROWMAX_DEVICE int uniform(int value) { return __shfl_sync(kFullWarp, value, 0); }
 
+// True in one lane of the warp, the same one every time; all lanes call it.
+ROWMAX_DEVICE bool elect() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // threadIdx.x, read again instead of kept in a register.
 ROWMAX_DEVICE int thread_index() {
   int index;

@@ -7,12 +7,6 @@
 
 namespace rowmax::cuda::sm90 {
 
-// In which order key tiles add to a tile of dQ.
-enum class AddOrder : int {
-  kFixed = 0,  // by their number: the same bits every time
-  kAny,        // as they come
-};
-
 struct BackwardConfig {
   Element element = Element::kBF16;
   int head_dim = 0;  // largest of K and V
@@ -21,7 +15,6 @@ struct BackwardConfig {
   int stages = 3;    // Q and dO tiles in flight
   int ds_buffers = 2;
   MaskClass mask = MaskClass::kBanded;
-  AddOrder add_order = AddOrder::kFixed;
 };
 
 // Probabilities are rounded to the operand's type times 2^shift: in fp16 those below 2^-14 would
@@ -45,8 +38,8 @@ static_assert(kLoaderRegisters + kQueryRegisters + kKeyWarpgroups * kKeyRegister
               (kKeyWarpgroups + 2) * (65536 / kBackwardThreads));  // more never returns
 inline constexpr int kMaxBackwardStages = 4;
 inline constexpr int kMaxDsBuffers = 4;
-inline constexpr int kKeyTileSlots = 2;
-inline constexpr int kKeyTileBytes = 64;
+inline constexpr int kKeyTileSlots = 3;
+inline constexpr int kKeyTileBytes = 80;
 inline constexpr int kTurnSlots = 2;
 inline constexpr int kBackwardBarrierBytes = 224;
 
@@ -73,6 +66,7 @@ struct BackwardLayout {
   int barriers = 0;
   int key_tiles = 0;
   int step_info = 0;  // one int a stage
+  int turn_info = 0;  // one int a slot
   int scratch = 0;    // nobody reads it
   int bytes = 0;
 };
@@ -86,7 +80,8 @@ ROWMAX_HOST_DEVICE constexpr BackwardLayout backward_layout(const BackwardConfig
   layout.barriers = layout.stats + c.stages * stats_bytes(c);
   layout.key_tiles = layout.barriers + kBackwardBarrierBytes;
   layout.step_info = layout.key_tiles + kKeyTileSlots * kKeyTileBytes;
-  layout.scratch = layout.step_info + kMaxBackwardStages * 4;
+  layout.turn_info = layout.step_info + kMaxBackwardStages * 4;
+  layout.scratch = layout.turn_info + kTurnSlots * 4;
   layout.bytes = layout.scratch + 16;
   return layout;
 }

@@ -19,7 +19,7 @@ ROWMAX_DEVICE void init_barriers(const BackwardMap<Row>& shared) {
   }
   ptx::mbarrier_init(shared.barrier(kKeysFull), 1);
   ptx::mbarrier_init(shared.barrier(kKeysLoaded), 1);
-  ptx::mbarrier_init(shared.barrier(kKeysEmpty), kKeyWarpgroups + (T::kTurns ? 1 : 0));
+  ptx::mbarrier_init(shared.barrier(kKeysEmpty), kKeyWarpgroups + 1);
   ptx::mbarrier_init(shared.barrier(kKeysRead), 4);
   for (int i = 0; i < T::kStages; ++i) {
     ptx::mbarrier_init(shared.barrier(kFull, i), 1);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     if (warp == 0) {
       Loader<Row> loader(params, shared);
       loader.run();
-    } else if (T::kTurns && warp == 1 && threadIdx.x % 32 == 0) {
+    } else if (warp == 1 && threadIdx.x % 32 == 0) {
       TurnKeeper<Row> keeper(params, shared);
       keeper.run();
     }

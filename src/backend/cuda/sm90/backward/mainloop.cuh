@@ -50,11 +50,9 @@ class KeyGradients {
   }
 
  private:
-  ROWMAX_DEVICE int lane() const { return threadIdx.x % 32; }
-
-  ROWMAX_DEVICE uint32_t key_descriptor(uint32_t offset) const {
-    return ptx::uniform(ptx::descriptor_k_major(shared_.base, offset) +
-                        warpgroup_ * (64 * kPanelRowBytes / 16));
+  ROWMAX_DEVICE uint64_t key_descriptor(uint32_t offset) const {
+    return ptx::descriptor(ptx::uniform(ptx::descriptor_k_major(shared_.base, offset) +
+                                        warpgroup_ * (64 * kPanelRowBytes / 16)));
   }
   // Of Q in the current stage, dO is kQueryBytes further.
   ROWMAX_DEVICE uint32_t query_address() const { return ptx::uniform(shared_.q(stage_)); }
@@ -70,32 +68,31 @@ class KeyGradients {
   }
 
   // 64 keys x kTileQ queries over the head dim: S^T = K Q^T, dP^T = V dO^T.
-  ROWMAX_DEVICE void issue_scores(float (&acc)[T::kScores], uint32_t a, uint32_t query) {
-    const uint32_t b = ptx::descriptor_k_major(query, 0);
+  ROWMAX_DEVICE void issue_scores(float (&acc)[T::kScores], uint64_t a, uint32_t query) {
+    const uint64_t b = ptx::descriptor(ptx::descriptor_k_major(query, 0));
 #pragma unroll
     for (int i = 0; i < T::kHeadDim / 16; ++i) {
       ptx::Wgmma<T::kTileQ>::template ss<T::kMma>(
-          acc, ptx::descriptor(a + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2),
-          ptx::descriptor(b + (i / 4) * (T::kQueryPanelBytes / 16) + (i % 4) * 2), i != 0);
+          acc, a + (i / 4) * (T::kKeyPanelBytes / 16) + (i % 4) * 2,
+          b + (i / 4) * (T::kQueryPanelBytes / 16) + (i % 4) * 2, i != 0);
     }
     ptx::wgmma_commit();
   }
   // 64 keys x head dim over kTileQ queries: dV += P^T dO, dK += dS^T Q.
   ROWMAX_DEVICE void issue_gradient(float (&acc)[T::kGradients], uint32_t (&x)[T::kPacked],
                                     uint32_t query) {
-    const uint32_t b = ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes);
+    const uint64_t b = ptx::descriptor(ptx::descriptor_mn_major(query, 0, T::kQueryPanelBytes));
 #pragma unroll
     for (int i = 0; i < T::kTileQ / 16; ++i) {
       ptx::Wgmma<T::kHeadDim>::template rs<T::kMma>(acc, x[4 * i], x[4 * i + 1], x[4 * i + 2],
-                                                    x[4 * i + 3], ptx::descriptor(b + i * 128), 1);
+                                                    x[4 * i + 3], b + i * 128, 1);
     }
     ptx::wgmma_commit();
   }
 
   // Where the loader says that some key of this warpgroup is hidden from some row of the step. Keys
   // past the end are hidden from all rows.
-  ROWMAX_DEVICE void mask(const KeyTile& keys) {
-    const int info = ptx::load_shared_int(shared_.step_info(stage_));
+  ROWMAX_DEVICE void mask(const KeyTile& keys, int info) {
     if (((info >> warpgroup_) & 1) == 0) {
       return;
     }
@@ -158,7 +155,7 @@ class KeyGradients {
     }
     ptx::fence_proxy_async();
     __syncwarp();
-    if (lane() == 0) {
+    if (ptx::elect()) {
       ptx::mbarrier_arrive(shared_.barrier(kDsFull, buffer_));
     }
     if (++buffer_ == T::kDsBuffers) {
@@ -168,14 +165,15 @@ class KeyGradients {
   }
 
   ROWMAX_DEVICE void mainloop(const KeyTile& keys, int steps) {
-    const uint32_t k = key_descriptor(T::kShared.k);
-    const uint32_t v = key_descriptor(T::kShared.v);
+    const uint64_t k = key_descriptor(T::kShared.k);
+    const uint64_t v = key_descriptor(T::kShared.v);
     wait_stage();
+    int info = ptx::load_shared_int(shared_.step_info(stage_));
     ptx::wgmma_fence();
     issue_scores(s_, k, query_address());
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    mask(keys);
+    mask(keys, info);
     exponentials();
 #pragma unroll 1
     for (int left = steps - 1; left >= 0; --left) {
@@ -197,17 +195,18 @@ class KeyGradients {
       if (left > 0) {
         wait_stage();
       }
+      info = ptx::load_shared_int(shared_.step_info(stage_));
       ptx::wgmma_fence();
       issue_scores(s_, k, query_address());
       issue_gradient(dk_, ds_, q);
       ptx::wgmma_wait<1>();
       ptx::pin(s_);
-      mask(keys);
+      mask(keys, info);
       exponentials();
       ptx::wgmma_wait<0>();
       ptx::pin(dk_);
       ptx::pin(ds_);
-      if (lane() == 0) {
+      if (ptx::elect()) {
         ptx::mbarrier_arrive(shared_.barrier(kEmpty, done));
       }
     }

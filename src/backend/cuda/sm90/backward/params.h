@@ -44,6 +44,7 @@ struct BackwardParams {
   int tiles = 0;                    // key tiles, an upper bound
   Divider units_per_batch = {};     // kv heads
   Sections<Divider> sections = {};  // of units: kv heads of a batch element
+  int upward_units = 0;             // the first ones, see visits.h
   int group = 1;                    // query heads of a kv head
   QueryTiles query_tiles;
   int head_dim = 0;  // of the problem
@@ -78,6 +79,8 @@ struct RowStatsParams {
   int ctas = 0;
   float* stats = nullptr;
   float* dq_sum = nullptr;
+  bool clears = false;  // every tile's sum, else those that no key tile visits
+  BandArgs band;
   int* turns = nullptr;
   int* ticket = nullptr;
   double* sink_sums = nullptr;  // of a query tile; null: dsinks is not wanted

@@ -42,9 +42,9 @@ QueryGrid query_grid(const KernelLaunch& launch) {
   return grid;
 }
 
-// Key tiles in ascending order inside a head, of several heads side by side: as many as keep Q, dO
-// and the sums of dQ in this share of L2. The more heads, the fewer tiles of one head follow each
-// other through its query tiles.
+// Key tiles in the order of their adds inside a head, of several heads side by side: as many as
+// keep Q, dO and the sums of dQ in this share of L2. The more heads, the fewer tiles of one head
+// follow each other through its query tiles.
 void set_order(const KernelLaunch& launch, const BackwardConfig& config, BackwardParams& params) {
   constexpr int64_t kL2Bytes = int64_t{32} << 20;
   const ShapeArgs& shape = launch.args->shape;
@@ -61,6 +61,12 @@ void set_order(const KernelLaunch& launch, const BackwardConfig& config, Backwar
   }
   params.sections = make_sections<Divider>(static_cast<int>(units), static_cast<int>(blocks),
                                            static_cast<int>(section), make_divider);
+  // Where the band ends at a diagonal, key tiles come to their first query tiles one after the
+  // other. Upward the longest tiles start last: not in the last section.
+  const BandArgs& band = launch.args->score.band;
+  if (band.has_right && !band.has_left) {
+    params.upward_units = static_cast<int>((params.sections.count - 1) * section);
+  }
 }
 
 struct Operand {
@@ -165,6 +171,8 @@ RowStatsParams prepare_row_stats(const KernelLaunch& launch) {
   }
   params.stats = region<float>(launch, Region::kRowStats);
   params.dq_sum = region<float>(launch, Region::kDqPartials);
+  params.clears = !launch.schedule.first_stores;
+  params.band = args.score.band;
   params.turns = region<int>(launch, Region::kTurns);
   params.ticket = ticket(launch);
   params.ctas = std::max(1, params.grid.count);  // one zeroes the ticket

@@ -2,8 +2,9 @@
 // warpgroups, which so never wait for each other.
 //
 // A tile of dQ is computed as products of 64 rows and 64 columns, each added before the next one is
-// issued: fewer registers than one wide product. In global memory the tile is in the order of the
-// accumulators, (warp, 8 columns of 16 rows, lane, 4): a warp's additions are 512 contiguous bytes.
+// issued: fewer registers than one wide product. The first addition to a tile stores. In global
+// memory the tile is in the order of the accumulators, (warp, 8 columns of 16 rows, lane, 4): a
+// warp's additions are 512 contiguous bytes.
 #pragma once
 
 #include "backend/cuda/ptx/global.cuh"
@@ -67,6 +68,8 @@ class QueryGradient {
     float* sum =
         params_.dq_sum + int64_t{number} * kTileFloats + warp_ * (kTileFloats / 4) + lane() * 4;
     const bool wanted = params_.dq_sum != nullptr;
+    const uint32_t turn = ring_index<kTurnSlots>(used_);
+    int stores = 0;
     const uint32_t buffer = ring_index<T::kDsBuffers>(used_);
     const uint64_t a = ptx::descriptor(
         ptx::uniform(ptx::descriptor_mn_major(shared_.base, T::kShared.ds, T::kDsPanelBytes) +
@@ -90,21 +93,30 @@ class QueryGradient {
         ptx::mbarrier_arrive(shared_.barrier(kDsEmpty, buffer));
       }
       if (wanted) {
-        if (T::kTurns && part == 0) {
-          ptx::mbarrier_wait(shared_.barrier(kTurn, ring_index<kTurnSlots>(used_)),
-                             ring_parity<kTurnSlots>(used_));
+        if (part == 0) {
+          ptx::mbarrier_wait(shared_.barrier(kTurn, turn), ring_parity<kTurnSlots>(used_));
+          stores = ptx::load_shared_int(shared_.turn_info(turn));
         }
+        float* to = sum + part * (kPartChunks * 128);
+        if (stores != 0) {
 #pragma unroll
-        for (int j = 0; j < kPartChunks; ++j) {
-          ptx::red_add_v4(sum + (part * kPartChunks + j) * 128, acc[4 * j], acc[4 * j + 1],
-                          acc[4 * j + 2], acc[4 * j + 3]);
+          for (int j = 0; j < kPartChunks; ++j) {
+            ptx::st_relaxed_v4(to + j * 128, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2],
+                               acc[4 * j + 3]);
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < kPartChunks; ++j) {
+            ptx::red_add_v4(to + j * 128, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2],
+                            acc[4 * j + 3]);
+          }
         }
       }
     }
-    if (T::kTurns && wanted) {
+    if (wanted) {
       __syncwarp();
       if (lane() == 0) {
-        ptx::mbarrier_arrive(shared_.barrier(kAdded, ring_index<kTurnSlots>(used_)));
+        ptx::mbarrier_arrive(shared_.barrier(kAdded, turn));
       }
     }
     ++used_;

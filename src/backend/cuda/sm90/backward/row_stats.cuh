@@ -106,7 +106,7 @@ ROWMAX_DEVICE double sum_of_cta(double value) {
   return value;
 }
 
-// dQ's sum of a tile becomes 0, and so its turns.
+// dQ's sum of a tile becomes 0.
 ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   const int thread = threadIdx.x;
   const int floats = params.grid.tiles.tile_q * params.grid.columns;
@@ -115,8 +115,20 @@ ROWMAX_DEVICE void clear_sums(const RowStatsParams& params, int64_t number) {
   for (int i = thread; i < floats / 4; i += kHelperThreads) {
     sum[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (thread == 0) {
-    params.turns[number] = 0;
+}
+
+// What the sum and the turn of a tile are before the main kernel. The first key tile that visits it
+// stores, so that only a tile without visitors is cleared, unless all are to be.
+ROWMAX_DEVICE void begin_sums(const RowStatsParams& params, const QueryTile& at,
+                              const tile::Extent& extent) {
+  const int row_end = min(at.row + params.grid.tiles.tile_q, extent.q_len);
+  const RowBand band = resolve_band(params.band, extent.q_len, extent.k_len);
+  const KeyRange keys = block_keys(band, at.row, row_end, extent.k_len);
+  if (params.clears || keys.begin == keys.end) {
+    clear_sums(params, at.number);
+  }
+  if (threadIdx.x == 0) {
+    params.turns[at.number] = 0;
   }
 }
 
@@ -136,7 +148,7 @@ __global__ void __launch_bounds__(kHelperThreads)
     return;
   }
   if (params.dq_sum != nullptr) {
-    clear_sums(params, at.number);
+    begin_sums(params, at, extent);
   }
   const int tile_q = params.grid.tiles.tile_q;
   const int lane = thread & (params.lanes - 1);

@@ -8,7 +8,7 @@ namespace rowmax::cuda::sm90 {
 
 // Writes key tile `block` of a kv head into its slot; false: it holds no keys of the sequence.
 template <class Row>
-ROWMAX_DEVICE bool decode_key_tile(const BackwardParams& params, const TilePlace& at,
+ROWMAX_DEVICE bool decode_key_tile(const BackwardParams& params, const TilePlace& at, bool upward,
                                    KeyTile& tile) {
   using T = BackwardTraits<Row>;
   const tile::Extent extent = tile::extent(params.lengths, at.batch);
@@ -32,8 +32,10 @@ ROWMAX_DEVICE bool decode_key_tile(const BackwardParams& params, const TilePlace
   tile.block = at.block;
   tile.batch = at.batch;
   tile.kv_head = at.unit;
-  tile.query_begin = visits.begin;
-  tile.query_end = visits.end;
+  tile.direction = upward ? 1 : -1;
+  tile.walk_begin = upward ? visits.begin : visits.end - 1;
+  tile.walk_end = upward ? visits.end : visits.begin - 1;
+  tile.last_block = (extent.k_len - 1) / T::kTileK;
   tile.q_begin = extent.q_begin;
   tile.q_len = extent.q_len;
   tile.k_begin = extent.k_begin;
@@ -57,30 +59,33 @@ ROWMAX_DEVICE void next_key_tile(const BackwardParams& params, KeyTile& tile) {
       return;
     }
     TilePlace at = place_by_length(index, params.sections);
-    at.block =
-        params.sections.blocks - 1 - at.block;  // a causal band makes the first tiles longest
+    const bool upward = BackwardTraits<Row>::kBanded && at.unit < params.upward_units;
+    if (!upward) {
+      at.block = params.sections.blocks - 1 - at.block;
+    }
     at.batch = divide(at.unit, params.units_per_batch);
     at.unit -= at.batch * params.units_per_batch.value;
-    if (decode_key_tile<Row>(params, at, tile)) {
+    if (decode_key_tile<Row>(params, at, upward, tile)) {
       return;
     }
   }
 }
 
 // The steps of a key tile: query heads of its group one after the other, of each the query tiles
-// from the last to the first. In a band with a window, key tiles that start together then come to a
-// query tile one after the other in the order of their numbers.
+// from the last to the first, or upward. In a band with a window, and upward without one, key tiles
+// that start together come to a query tile one after the other in the order of their start.
 struct StepWalk {
   int head;
   int tile;
 
   ROWMAX_DEVICE void start(const KeyTile& keys, int group) {
     head = keys.kv_head * group;
-    tile = keys.query_end - 1;
+    tile = keys.walk_begin;
   }
   ROWMAX_DEVICE void next(const KeyTile& keys) {
-    if (--tile < keys.query_begin) {
-      tile = keys.query_end - 1;
+    tile += keys.direction;
+    if (tile == keys.walk_end) {
+      tile = keys.walk_begin;
       ++head;
     }
   }

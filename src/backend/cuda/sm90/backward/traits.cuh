@@ -18,7 +18,6 @@ struct BackwardTraits {
   static_assert(is_valid(kConfig));
   static constexpr BackwardLayout kShared = backward_layout(kConfig);
   static constexpr bool kBanded = kConfig.mask == MaskClass::kBanded;
-  static constexpr bool kTurns = kConfig.add_order == AddOrder::kFixed;
   static constexpr ptx::Mma kMma =
       kConfig.element == Element::kBF16 ? ptx::Mma::kBF16 : ptx::Mma::kF16;
   static constexpr float kProbabilityUnit = probability_unit(kConfig.element);
@@ -74,7 +73,7 @@ struct BackwardTraits {
 // kEmpty[4]     8          key warps, after dK of the step  loader    the same
 // kDsFull[4]    8          key warps, dS stored             query     dS
 // kDsEmpty[4]   4          query warps, after the product   key       dS
-// kTurn[2]      1          turns, it has come               query     the tile of dQ
+// kTurn[2]      1          turns, it has come               query     the tile of dQ, turn info
 // kAdded[2]     4          query warps, additions issued    turns     the same
 enum BackwardBarrier : int {
   kTileFull = 0,
@@ -103,8 +102,8 @@ struct KeyTile {
   int block;  // number of the tile in its sequence
   int batch;
   int kv_head;
-  int query_begin;  // query tiles that a head visits
-  int query_end;
+  int walk_begin;  // first query tile of a head's walk, and the one after its last
+  int walk_end;
   int q_begin;  // of the sequence in the query tensor
   int q_len;
   int k_begin;
@@ -112,7 +111,9 @@ struct KeyTile {
   int band_end;
   int store_rows;  // 1: dK, dV are stored row by row, since a copy would write past the sequence
   int first_query_tile;  // number of head 0's first
-  int reserved;
+  int last_block;        // of the sequence
+  int direction;         // of the walk: 1 upward, else -1
+  int reserved[3];
 };
 static_assert(sizeof(KeyTile) == kKeyTileBytes);
 
@@ -144,6 +145,10 @@ struct BackwardMap {
   }
   ROWMAX_DEVICE uint32_t step_info(uint32_t stage) const {
     return base + T::kShared.step_info + stage * 4;
+  }
+  // Whether the addition of the turn in this slot is the first one, which stores.
+  ROWMAX_DEVICE uint32_t turn_info(uint32_t slot) const {
+    return base + T::kShared.turn_info + slot * 4;
   }
   ROWMAX_DEVICE uint32_t ds(uint32_t buffer) const {
     return base + T::kShared.ds + buffer * T::kDsBytes;

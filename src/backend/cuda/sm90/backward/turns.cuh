@@ -27,48 +27,57 @@ class TurnKeeper {
       if (slot.steps < 0) {
         return;
       }
-      const int steps = params_.dq_sum != nullptr ? slot.steps : 0;
-      const int end = slot.query_end;
-      const int tiles = end - slot.query_begin;
-      const int band_begin = T::kBanded ? slot.band_begin : 0;
-      const int head =
-          slot.first_query_tile + slot.kv_head * params_.group * params_.query_tiles.head_step;
-      block_ = slot.block;
-      // Not before these keys are loaded: the arrival would count for the tile before.
+      // The tile before is done with. Not before these keys are loaded: the arrival would count for
+      // that tile.
       ptx::mbarrier_wait(shared_.barrier(kKeysFull), count & 1);
       ptx::mbarrier_arrive(shared_.barrier(kKeysEmpty));
-      keep_steps(steps, tiles, end, head, band_begin);
+      if (params_.dq_sum != nullptr) {
+        keep_steps(slot);
+      }
     }
   }
 
  private:
-  // Steps of `tiles` query tiles a head, from tile `end` - 1 down; `head`: number of tile 0.
-  ROWMAX_DEVICE void keep_steps(int steps, int tiles, int end, int head, int band_begin) {
+  ROWMAX_DEVICE void keep_steps(const KeyTile& keys) {
     int* before = nullptr;  // turn of the step before, its additions under way
-    int tile = end;
+    place_ = keys.direction > 0 ? keys.last_block - keys.block : keys.block;
+    StepWalk walk;
+    walk.start(keys, params_.group);
 #pragma unroll 1
-    for (; steps > 0; --steps) {
-      --tile;
-      int* turn = params_.turns + head + tile;
-      const int first = T::kBanded ? first_visitor(band_begin, tile * T::kTileQ, T::kTileK) : 0;
-      if (block_ != first) {  // somebody adds before
-        while (ptx::ld_acquire(turn) < block_) {
+    for (int left = keys.steps; left > 0; --left) {
+      int* turn = params_.turns + keys.first_query_tile +
+                  walk.head * params_.query_tiles.head_step + walk.tile;
+      const bool first = keys.block == first_in_order(keys, walk.tile);
+      if (!first) {
+        while (ptx::ld_acquire(turn) < place_) {
           if (before != nullptr && ptx::mbarrier_test_wait(added(used_ - 1), parity(used_ - 1))) {
             pass(before);
             before = nullptr;
           }
         }
       }
-      ptx::mbarrier_arrive(shared_.barrier(kTurn, ring_index<kTurnSlots>(used_)));
+      const uint32_t slot = ring_index<kTurnSlots>(used_);
+      ptx::store_shared_int(shared_.turn_info(slot), first);
+      ptx::mbarrier_arrive(shared_.barrier(kTurn, slot));
       finish(before);
       before = turn;
       ++used_;
-      if (tile == end - tiles) {
-        tile = end;
-        head += params_.query_tiles.head_step;
-      }
+      walk.next(keys);
     }
     finish(before);
+  }
+
+  // The key tile that adds first to query tile `tile`.
+  ROWMAX_DEVICE int first_in_order(const KeyTile& keys, int tile) const {
+    if constexpr (!T::kBanded) {
+      return 0;
+    }
+    if (keys.direction < 0) {
+      return first_visitor(keys.band_begin, tile * T::kTileQ, T::kTileK);
+    }
+    int row_end = (tile + 1) * T::kTileQ;
+    row_end = row_end < keys.q_len ? row_end : keys.q_len;
+    return last_visitor(keys.band_end, row_end, keys.last_block, T::kTileK);
   }
 
   ROWMAX_DEVICE uint32_t added(uint32_t step) const {
@@ -84,11 +93,11 @@ class TurnKeeper {
     }
   }
 
-  ROWMAX_DEVICE void pass(int* turn) const { ptx::red_max_release(turn, block_ + 1); }
+  ROWMAX_DEVICE void pass(int* turn) const { ptx::red_max_release(turn, place_ + 1); }
 
   const BackwardParams& params_;
   const BackwardMap<Row>& shared_;
-  int block_ = 0;
+  int place_ = 0;      // of the key tile in the order of adds
   uint32_t used_ = 0;  // steps of this CTA
 };
 
