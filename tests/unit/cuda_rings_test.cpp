@@ -88,9 +88,6 @@ Role consume(Model& model, int group) {
   int skipped = 0;     // of the tile at hand, those left of the tile before included
   bool drains = true;  // no product of the tile before is left to do beside this one's first
   const auto own = static_cast<size_t>(group);
-  while (model.q_loaded[own] == 0) {
-    co_await pause;
-  }
   for (size_t t = 0; t < model.tiles.size(); ++t) {
     const Tile& tile = model.tiles[t];
     const LoopBlocks& loop = tile.loops[static_cast<size_t>(group)];
@@ -106,7 +103,7 @@ Role consume(Model& model, int group) {
       }
       model.release(model.k_released, blocks);
     }
-    while (model.k_loaded <= blocks) {
+    while (model.k_loaded <= blocks || model.q_loaded[own] <= static_cast<int>(t)) {
       co_await pause;
     }
     if (beside) {
