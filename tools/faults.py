@@ -186,6 +186,8 @@ FAULTS = [
           "is_backward(config) ? 1 : packed_heads(problem, config);", "1;"),
     Fault("turn_of_the_wrong_key_tile", VISITS,
           "return key > 0 ? key / tile_k : 0;", "return key > 0 ? (key - 1) / tile_k : 0;"),
+    Fault("upward_turn_of_the_wrong_key_tile", VISITS,
+          "const int key = row_end - 1 + band_end;", "const int key = row_end + band_end;"),
     Fault("last_query_tile_not_visited", VISITS,
           "(static_cast<int>(rows.end) + tile_q - 1) / tile_q", "static_cast<int>(rows.end) / tile_q"),
     Fault("ranking_of_the_other_bands", PLAN + "ranking.cpp",
